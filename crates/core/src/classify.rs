@@ -1,0 +1,251 @@
+//! Classification: which outcomes are successes, which are tried again, which are final.
+//! Invariant: rules are data; the first that matches wins; a dialect's last rule matches everything.
+//! Never: branches on a message outside a rule that says so.
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Outcome;
+
+/// What an outcome means for its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Delivered.
+    Success,
+    /// Failed for now.
+    Retry,
+    /// Failed for good; no further attempt is used up.
+    Permanent,
+}
+
+/// An inclusive range of HTTP statuses, written `503` or `500-599`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Statuses {
+    first: u16,
+    last: u16,
+}
+
+impl Statuses {
+    /// From `first` to `last`, both included.
+    pub const fn range(first: u16, last: u16) -> Statuses {
+        Statuses { first, last }
+    }
+
+    fn contains(self, status: StatusCode) -> bool {
+        (self.first..=self.last).contains(&status.as_u16())
+    }
+}
+
+/// A text that is no range of statuses.
+#[derive(Debug, thiserror::Error)]
+#[error("'{text}' is not an HTTP status or a range of them; write 503 or 500-599")]
+pub struct BadStatuses {
+    text: String,
+}
+
+impl TryFrom<String> for Statuses {
+    type Error = BadStatuses;
+    fn try_from(text: String) -> Result<Statuses, BadStatuses> {
+        let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if 100 <= first && first <= last && last <= 999 => Ok(Statuses { first, last }),
+            _ => Err(BadStatuses { text }),
+        }
+    }
+}
+
+impl From<Statuses> for String {
+    fn from(statuses: Statuses) -> String {
+        match statuses.first == statuses.last {
+            true => statuses.first.to_string(),
+            false => format!("{}-{}", statuses.first, statuses.last),
+        }
+    }
+}
+
+/// One rule. Every condition that is given must hold; within a list, one is enough; with none it always matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The answer's status.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status: Vec<Statuses>,
+    /// The outcome's code, such as `timeout`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<String>,
+    /// A header field of the answer that must be present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// A text that the answer's body or the fault's message contains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What it then means.
+    pub verdict: Verdict,
+}
+
+impl Rule {
+    /// A rule over statuses.
+    pub fn status(status: &[Statuses], verdict: Verdict) -> Rule {
+        Rule { status: status.to_vec(), ..Rule::always(verdict) }
+    }
+
+    /// A rule over codes.
+    pub fn code(code: &[&str], verdict: Verdict) -> Rule {
+        Rule { code: code.iter().map(|&code| code.to_owned()).collect(), ..Rule::always(verdict) }
+    }
+
+    /// A rule that matches everything.
+    pub fn always(verdict: Verdict) -> Rule {
+        Rule { status: Vec::new(), code: Vec::new(), header: None, message: None, verdict }
+    }
+
+    fn matches(&self, outcome: &Outcome) -> bool {
+        let answer = match outcome {
+            Outcome::Answer(answer) => Some(answer),
+            Outcome::Fault(_) => None,
+        };
+        let status_fits =
+            self.status.is_empty() || answer.is_some_and(|a| self.status.iter().any(|s| s.contains(a.status)));
+        let code_fits = self.code.is_empty() || self.code.iter().any(|code| *code == outcome.code());
+        let header_fits =
+            self.header.as_deref().is_none_or(|name| answer.is_some_and(|a| a.headers.contains_key(name)));
+        status_fits && code_fits && header_fits && self.message_fits(outcome)
+    }
+
+    fn message_fits(&self, outcome: &Outcome) -> bool {
+        let Some(wanted) = &self.message else { return true };
+        match outcome {
+            Outcome::Answer(answer) => String::from_utf8_lossy(&answer.body).contains(wanted.as_str()),
+            Outcome::Fault(fault) => fault.message.contains(wanted.as_str()),
+        }
+    }
+}
+
+/// A named set of default rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// Plain HTTP jobs, the library, events.
+    #[default]
+    Http,
+    /// The call inside a connector.
+    Connector,
+    /// Signed webhooks: everything but a 2xx is tried again.
+    Webhook,
+}
+
+const NETWORK: [&str; 5] = ["resolve", "connect", "tls", "timeout", "aborted"];
+
+impl Dialect {
+    /// The rules, most specific first.
+    pub fn rules(self) -> Vec<Rule> {
+        use Verdict::*;
+        let one = |status| Statuses::range(status, status);
+        let success = Rule::status(&[Statuses::range(200, 299)], Success);
+        match self {
+            Dialect::Http => vec![
+                success,
+                Rule::code(&NETWORK, Retry),
+                Rule::status(&[one(408), one(425), one(429), Statuses::range(500, 599)], Retry),
+                Rule::always(Permanent),
+            ],
+            Dialect::Connector => vec![
+                success,
+                Rule::code(&NETWORK, Retry),
+                Rule::status(&[one(429), one(500), Statuses::range(502, 504)], Retry),
+                Rule::always(Permanent),
+            ],
+            Dialect::Webhook => {
+                vec![success, Rule::code(&["forbidden_address", "invalid"], Permanent), Rule::always(Retry)]
+            }
+        }
+    }
+}
+
+/// The verdict of the first rule that matches. Nothing matching means `Permanent`: what nobody foresaw is looked at
+/// by a person rather than repeated.
+pub fn classify(rules: &[Rule], outcome: &Outcome) -> Verdict {
+    rules.iter().find(|rule| rule.matches(outcome)).map_or(Verdict::Permanent, |rule| rule.verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Answer, Fault, FaultKind};
+    use bytes::Bytes;
+    use http::HeaderMap;
+
+    fn answer(status: u16) -> Outcome {
+        let status = StatusCode::from_u16(status).unwrap();
+        Outcome::Answer(Answer {
+            status,
+            headers: HeaderMap::new(),
+            body: Bytes::from_static(b"quota"),
+            truncated: false,
+            retry_after: None,
+        })
+    }
+
+    fn fault(kind: FaultKind) -> Outcome {
+        Outcome::Fault(Fault { kind, message: "no route to host".into() })
+    }
+
+    #[test]
+    fn each_dialect_reads_statuses_as_promised() {
+        use Dialect::*;
+        use Verdict::*;
+        let table = [
+            (Http, &[200, 201, 204][..], Success),
+            (Http, &[408, 425, 429, 500, 502, 503, 504, 507][..], Retry),
+            (Http, &[301, 302, 400, 401, 403, 404, 409, 410, 422][..], Permanent),
+            (Connector, &[200, 202][..], Success),
+            (Connector, &[429, 500, 502, 503, 504][..], Retry),
+            (Connector, &[400, 404, 408, 425, 501][..], Permanent),
+            (Webhook, &[200, 299][..], Success),
+            (Webhook, &[302, 400, 404, 410, 500][..], Retry),
+        ];
+        for (dialect, statuses, verdict) in table {
+            for &status in statuses {
+                assert_eq!(classify(&dialect.rules(), &answer(status)), verdict, "{dialect:?} {status}");
+            }
+        }
+    }
+
+    #[test]
+    fn network_faults_are_retried_and_our_own_refusals_are_not() {
+        for dialect in [Dialect::Http, Dialect::Connector, Dialect::Webhook] {
+            for kind in [FaultKind::Resolve, FaultKind::Connect, FaultKind::Tls, FaultKind::Timeout, FaultKind::Aborted]
+            {
+                assert_eq!(classify(&dialect.rules(), &fault(kind)), Verdict::Retry, "{dialect:?} {kind:?}");
+            }
+            for kind in [FaultKind::Forbidden, FaultKind::Invalid] {
+                assert_eq!(classify(&dialect.rules(), &fault(kind)), Verdict::Permanent, "{dialect:?} {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_needs_all_its_conditions() {
+        let rule = Rule { message: Some("quota".into()), ..Rule::status(&[Statuses::range(403, 403)], Verdict::Retry) };
+        let mut rules = vec![rule];
+        rules.extend(Dialect::Http.rules());
+        assert_eq!(classify(&rules, &answer(403)), Verdict::Retry);
+        assert_eq!(classify(&rules, &answer(404)), Verdict::Permanent);
+        rules[0].message = Some("another text".into());
+        assert_eq!(classify(&rules, &answer(403)), Verdict::Permanent);
+        rules[0] = Rule { header: Some("x-retry".into()), ..Rule::always(Verdict::Retry) };
+        assert_eq!(classify(&rules, &answer(403)), Verdict::Permanent);
+    }
+
+    #[test]
+    fn ranges_are_read_and_written() {
+        for text in ["503", "500-599"] {
+            assert_eq!(String::from(Statuses::try_from(text.to_owned()).unwrap()), text);
+        }
+        for text in ["", "5xx", "599-500", "99", "1000"] {
+            assert!(Statuses::try_from(text.to_owned()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The lane machine: admission, order, gates and delays of one lane, as a value.
+//! Invariant: every job given to it is in exactly one place until it is taken out: staged, ready, delayed or running.
+//! Never: holds payloads, reads a clock, sends or stores anything.
+
+mod delays;
+mod explain;
+mod gate;
+mod slab;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::explain::{Explanation, LaneSizes, TenantFigures};
+pub use self::gate::{GateKind, Hold};
+
+use self::delays::Delays;
+use self::gate::Gate;
+use self::slab::{ARRIVALS, Entry, List, NONE, Place, Slab, Slot};
+use self::turns::Turns;
+use crate::id::JobId;
+use crate::job::{JobState, Priority};
+use crate::name::TenantName;
+use crate::outcome::Lesson;
+use crate::policy::{LanePolicy, OnFull, Scope};
+use crate::time::Time;
+
+/// The most delayed or expired jobs that one claim moves, so that no claim takes long.
+const MOVES_PER_CLAIM_MAX: usize = 4096;
+
+/// A job as the machine needs to know it.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// Its id; new to the lane.
+    pub id: JobId,
+    /// Who it is for.
+    pub tenant: TenantName,
+    /// How urgent.
+    pub priority: Priority,
+    /// Not before this.
+    pub due: Time,
+    /// Dropped if still waiting then.
+    pub expires: Time,
+    /// Attempts so far.
+    pub attempt: u16,
+    /// Replays so far.
+    pub generation: u8,
+}
+
+/// What became of a job that asked to be let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is in, staged until [`Lane::publish`].
+    Admitted,
+    /// It is in, and this job had to leave for it.
+    Preempted(Left),
+    /// The lane is full.
+    Full,
+}
+
+/// A job that left the lane while waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Which.
+    pub id: JobId,
+    /// Whose.
+    pub tenant: TenantName,
+    /// How urgent it was.
+    pub priority: Priority,
+    /// Where it stood.
+    pub state: JobState,
+}
+
+/// A running job's place; names it in [`Lane::settle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    slot: Slot,
+    id: JobId,
+}
+
+/// A job to attempt now.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// Which.
+    pub id: JobId,
+    /// For its settlement.
+    pub ticket: Ticket,
+    /// Whose.
+    pub tenant: TenantName,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+    /// Replays so far.
+    pub generation: u8,
+    /// Its end.
+    pub expires: Time,
+}
+
+/// What a claim gave.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// To attempt, in this order.
+    pub jobs: Vec<Claimed>,
+    /// Expired on their way out: dropped.
+    pub expired: Vec<Left>,
+    /// When to ask again if nothing happens before.
+    pub wake_at: Option<Time>,
+}
+
+/// What becomes of a settled job's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It leaves: delivered, dead or blocked.
+    Leave,
+    /// It waits for another attempt.
+    RetryAt(Time),
+}
+
+/// Why a job could not be taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRemoved {
+    /// No such job waits here.
+    #[error("no such job in this lane")]
+    Unknown,
+    /// An attempt is under way.
+    #[error("an attempt of the job is under way")]
+    Running,
+}
+
+/// One lane.
+#[derive(Debug)]
+pub struct Lane {
+    policy: Arc<LanePolicy>,
+    slab: Slab,
+    arrivals: [List; 3],
+    delays: Delays,
+    turns: Turns,
+    gate: Option<Gate>,
+    paused: bool,
+    staged: Vec<Slot>,
+    sizes: LaneSizes,
+}
+
+impl Lane {
+    /// An empty lane.
+    pub fn new(policy: Arc<LanePolicy>) -> Lane {
+        Lane {
+            slab: Slab::new(),
+            arrivals: [List::EMPTY; 3],
+            delays: Delays::default(),
+            turns: Turns::new(&policy),
+            gate: Gate::new(&policy, Scope::Lane),
+            paused: false,
+            staged: Vec::new(),
+            sizes: LaneSizes::default(),
+            policy,
+        }
+    }
+
+    /// Lets a job in, or not. It stays staged, out of every claim, until [`Lane::publish`] says that it is durable.
+    pub fn admit(&mut self, job: &Waiting) -> Admission {
+        let left = match self.sizes.waiting() < self.policy.capacity {
+            true => None,
+            false => match self.victim(job.priority) {
+                Some(victim) => Some(self.take_out(victim)),
+                None => return Admission::Full,
+            },
+        };
+        let slot = self.insert(job);
+        self.staged.push(slot);
+        left.map_or(Admission::Admitted, Admission::Preempted)
+    }
+
+    /// Makes all staged jobs claimable.
+    pub fn publish(&mut self, now: Time) {
+        for slot in std::mem::take(&mut self.staged) {
+            self.settle_in(now, slot);
+        }
+    }
+
+    /// Puts back a job that the lane had accepted before: at start-up, by replay, by an operator. No limit applies.
+    pub fn restore(&mut self, now: Time, job: &Waiting) {
+        let slot = self.insert(job);
+        self.settle_in(now, slot);
+    }
+
+    /// The newest job of the least urgent kind that a newcomer of this priority may push out.
+    fn victim(&self, newcomer: Priority) -> Option<Slot> {
+        if self.policy.on_full == OnFull::Refuse {
+            return None;
+        }
+        let less_urgent = [Priority::Low, Priority::Normal].into_iter().filter(|&priority| priority > newcomer);
+        less_urgent.map(|priority| self.arrivals[priority as usize].tail).find(|&slot| slot != NONE)
+    }
+
+    fn insert(&mut self, job: &Waiting) -> Slot {
+        assert!(self.slab.find(job.id).is_none(), "{} is in the lane already", job.id);
+        let tenant = self.turns.enter(&job.tenant, &self.policy);
+        let mut entry = Entry::new(job.id, tenant, job.priority, job.due, job.expires);
+        entry.attempt = job.attempt;
+        entry.generation = job.generation;
+        let slot = self.slab.insert(entry);
+        self.slab.push_back::<ARRIVALS>(&mut self.arrivals[job.priority as usize], slot);
+        self.sizes.add(&self.slab[slot]);
+        slot
+    }
+
+    /// Moves an entry from wherever it comes to ready or delayed.
+    fn settle_in(&mut self, now: Time, slot: Slot) {
+        let due = self.slab[slot].due;
+        self.place(slot, if due > now { Place::Delayed } else { Place::Ready });
+        match due > now {
+            true => self.delays.insert(due, slot),
+            false => self.turns.enqueue(&mut self.slab, slot),
+        }
+    }
+
+    fn place(&mut self, slot: Slot, place: Place) {
+        self.sizes.sub(&self.slab[slot]);
+        self.slab[slot].place = place;
+        self.sizes.add(&self.slab[slot]);
+    }
+
+    /// Takes up to `max` jobs to attempt now.
+    pub fn claim(&mut self, now: Time, max: usize) -> Claims {
+        let mut claims = Claims::default();
+        self.release_due(now);
+        self.turns.unpark_due(now);
+        while claims.jobs.len() < max && claims.expired.len() < MOVES_PER_CLAIM_MAX {
+            if let Some(hold) = self.hold(now) {
+                claims.wake_at = hold.until;
+                return claims;
+            }
+            let Some(slot) = self.turns.front(now) else { break };
+            if self.slab[slot].expires <= now {
+                claims.expired.push(self.take_out(slot));
+            } else {
+                claims.jobs.push(self.start(now, slot));
+            }
+        }
+        claims.wake_at = [self.delays.next_due(), self.turns.next_unpark()].into_iter().flatten().min();
+        claims
+    }
+
+    fn release_due(&mut self, now: Time) {
+        for _ in 0..MOVES_PER_CLAIM_MAX {
+            let Some(slot) = self.delays.pop_due(now, &self.slab) else { return };
+            self.place(slot, Place::Ready);
+            self.turns.enqueue(&mut self.slab, slot);
+        }
+    }
+
+    /// What keeps the whole lane from starting anything.
+    fn hold(&self, now: Time) -> Option<Hold> {
+        if self.paused {
+            return Some(Hold { gate: GateKind::Paused, until: None });
+        }
+        let running = self.sizes.running();
+        if running >= self.policy.concurrency {
+            return Some(Hold { gate: GateKind::Concurrency, until: None });
+        }
+        self.gate.as_ref()?.hold(now, running)
+    }
+
+    fn start(&mut self, now: Time, slot: Slot) -> Claimed {
+        self.turns.dequeue(&mut self.slab, slot);
+        let (tenant, priority) = (self.slab[slot].tenant, self.slab[slot].priority);
+        self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
+        self.turns.serve(now, tenant, priority);
+        if let Some(gate) = &mut self.gate {
+            gate.start(now);
+        }
+        self.place(slot, Place::Running);
+        let entry = &mut self.slab[slot];
+        entry.attempt = entry.attempt.saturating_add(1);
+        Claimed {
+            id: entry.id,
+            ticket: Ticket { slot, id: entry.id },
+            tenant: self.turns.tenants[tenant as usize].name.clone(),
+            attempt: entry.attempt.into(),
+            generation: entry.generation,
+            expires: entry.expires,
+        }
+    }
+
+    /// Ends an attempt. `false`, and nothing changes, if the ticket is not that of a running job.
+    pub fn settle(&mut self, now: Time, ticket: Ticket, next: Next, lesson: Lesson, took: Duration) -> bool {
+        let Ticket { slot, id } = ticket;
+        if self.slab[slot].id != id || self.slab[slot].place != Place::Running {
+            return false;
+        }
+        let number = self.slab[slot].tenant;
+        if let Some(gate) = &mut self.gate {
+            gate.learn(now, lesson, took);
+        }
+        if let Some(gate) = &mut self.turns.tenants[number as usize].gate {
+            gate.learn(now, lesson, took);
+        }
+        self.turns.settled(number);
+        match next {
+            Next::Leave => {
+                self.sizes.sub(&self.slab[slot]);
+                self.slab.remove(slot);
+            }
+            Next::RetryAt(at) => {
+                // A retry is older than whatever arrived since: it is the last to be pushed out.
+                let priority = self.slab[slot].priority;
+                self.slab.push_front::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
+                self.slab[slot].due = at;
+                self.settle_in(now, slot);
+            }
+        }
+        true
+    }
+
+    /// Takes out a job that waits.
+    pub fn remove(&mut self, id: JobId) -> Result<Left, NotRemoved> {
+        let slot = self.slab.find(id).ok_or(NotRemoved::Unknown)?;
+        match self.slab[slot].place {
+            Place::Running => Err(NotRemoved::Running),
+            _ => Ok(self.take_out(slot)),
+        }
+    }
+
+    fn take_out(&mut self, slot: Slot) -> Left {
+        match self.slab[slot].place {
+            Place::Staged => self.staged.retain(|&staged| staged != slot),
+            Place::Ready => self.turns.dequeue(&mut self.slab, slot),
+            Place::Delayed | Place::Running | Place::Free => {}
+        }
+        let state = self.state_of(slot);
+        let was_delayed = self.slab[slot].place == Place::Delayed;
+        let priority = self.slab[slot].priority;
+        self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
+        self.sizes.sub(&self.slab[slot]);
+        let entry = self.slab.remove(slot);
+        if was_delayed {
+            self.delays.forget(&self.slab);
+        }
+        Left { id: entry.id, tenant: self.turns.tenants[entry.tenant as usize].name.clone(), priority, state }
+    }
+
+    /// Stops starting anything; what runs, runs on.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Goes on.
+    pub fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Treats every throttle of the lane as used up at `now`: a process that starts does not know what the one before
+    /// it sent last.
+    pub fn assume_spent(&mut self, now: Time) {
+        if let Some(gate) = &mut self.gate {
+            gate.assume_spent(now);
+        }
+        for tenant in &mut self.turns.tenants {
+            if let Some(gate) = &mut tenant.gate {
+                gate.assume_spent(now);
+            }
+        }
+    }
+
+    /// Sets a tenant's share of turns.
+    pub fn set_weight(&mut self, tenant: &TenantName, weight: u32) {
+        let number = self.turns.enter(tenant, &self.policy);
+        self.turns.tenants[number as usize].weight = weight.max(1);
+    }
+
+    /// The policy it keeps.
+    pub fn policy(&self) -> &Arc<LanePolicy> {
+        &self.policy
+    }
+}

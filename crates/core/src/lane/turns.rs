@@ -1,0 +1,262 @@
+//! Turns: which tenant goes next.
+//! Invariant: a tenant with ready jobs is on the ring of their priority unless it is parked; it is served at most
+//! its quantum in a row, then goes to the back. So the front has always waited longest.
+//! Never: searches; choosing costs the same with ten tenants as with a hundred thousand.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use super::gate::{Gate, GateKind, Hold};
+use super::slab::{List, NONE, QUEUE, Slab, Slot};
+use crate::job::Priority;
+use crate::name::TenantName;
+use crate::policy::{LanePolicy, Scope};
+use crate::time::Time;
+
+/// Why a tenant is off the rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parked {
+    No,
+    /// One of its own attempts must end first.
+    UntilSettle,
+    /// A moment must come first.
+    Until(Time),
+}
+
+/// One tenant in one lane.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) name: TenantName,
+    queues: [List; 3],
+    on_ring: [bool; 3],
+    parked: Parked,
+    pub(super) running: u32,
+    pub(super) weight: u32,
+    pub(super) gate: Option<Box<Gate>>,
+    /// The round in which it was last served or joined.
+    round: u64,
+    pub(super) processed: u64,
+    pub(super) last_processed_at: Time,
+    pub(super) consecutive: u32,
+}
+
+/// The tenants in line at one priority.
+#[derive(Debug, Default)]
+struct Ring {
+    order: VecDeque<u32>,
+    /// What is left of the front's quantum; 0 before its turn began.
+    left: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    pub(super) tenants: Vec<Tenant>,
+    by_name: HashMap<TenantName, u32>,
+    rings: [Ring; 3],
+    parked: BinaryHeap<Reverse<(Time, u32)>>,
+    rounds: u64,
+    batch: u32,
+    tenant_concurrency: u32,
+    is_round_robin: bool,
+}
+
+impl Turns {
+    pub(super) fn new(policy: &LanePolicy) -> Turns {
+        Turns {
+            tenants: Vec::new(),
+            by_name: HashMap::new(),
+            rings: Default::default(),
+            parked: BinaryHeap::new(),
+            rounds: 0,
+            batch: policy.fairness.max_jobs_per_tenant_batch,
+            tenant_concurrency: policy.tenant_concurrency,
+            is_round_robin: policy.fairness.enable_round_robin,
+        }
+    }
+
+    pub(super) fn find(&self, name: &TenantName) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The tenant's number, made on first sight.
+    pub(super) fn enter(&mut self, name: &TenantName, policy: &LanePolicy) -> u32 {
+        if let Some(&number) = self.by_name.get(name) {
+            return number;
+        }
+        let number = self.tenants.len() as u32;
+        self.tenants.push(Tenant {
+            name: name.clone(),
+            queues: [List::EMPTY; 3],
+            on_ring: [false; 3],
+            parked: Parked::No,
+            running: 0,
+            weight: 1,
+            gate: Gate::new(policy, Scope::Tenant).map(Box::new),
+            round: self.rounds,
+            processed: 0,
+            last_processed_at: Time::ZERO,
+            consecutive: 0,
+        });
+        self.by_name.insert(name.clone(), number);
+        number
+    }
+
+    /// Whose queue a tenant's jobs stand in: with turns off, everybody's jobs stand in the first one's.
+    fn queue_owner(&self, tenant: u32) -> u32 {
+        if self.is_round_robin { tenant } else { 0 }
+    }
+
+    /// Puts a ready job at the end of its tenant's queue.
+    pub(super) fn enqueue(&mut self, slab: &mut Slab, slot: Slot) {
+        let priority = slab[slot].priority;
+        let owner = self.queue_owner(slab[slot].tenant);
+        let queue = &mut self.tenants[owner as usize].queues[priority as usize];
+        slab.push_back::<QUEUE>(queue, slot);
+        self.join(owner, priority);
+    }
+
+    /// Takes a ready job off its queue, wherever it stands.
+    pub(super) fn dequeue(&mut self, slab: &mut Slab, slot: Slot) {
+        let owner = self.queue_owner(slab[slot].tenant) as usize;
+        let queue = &mut self.tenants[owner].queues[slab[slot].priority as usize];
+        slab.unlink::<QUEUE>(queue, slot);
+    }
+
+    fn join(&mut self, number: u32, priority: Priority) {
+        let tenant = &mut self.tenants[number as usize];
+        if tenant.parked == Parked::No && !tenant.on_ring[priority as usize] {
+            if tenant.on_ring == [false; 3] {
+                tenant.round = self.rounds;
+            }
+            tenant.on_ring[priority as usize] = true;
+            self.rings[priority as usize].order.push_back(number);
+        }
+    }
+
+    /// The next job by priority and turn, still on its queue. Tenants that may not go are parked on the way.
+    pub(super) fn front(&mut self, now: Time) -> Option<Slot> {
+        Priority::ALL.into_iter().find_map(|priority| self.front_of(now, priority))
+    }
+
+    fn front_of(&mut self, now: Time, priority: Priority) -> Option<Slot> {
+        while let Some(&number) = self.rings[priority as usize].order.front() {
+            let head = self.tenants[number as usize].queues[priority as usize].head;
+            if head == NONE {
+                self.leave(priority);
+                continue;
+            }
+            match self.hold(now, number) {
+                None => return Some(head),
+                Some(hold) => self.park(number, priority, hold),
+            }
+        }
+        None
+    }
+
+    /// Takes the front of a ring off it.
+    fn leave(&mut self, priority: Priority) {
+        let ring = &mut self.rings[priority as usize];
+        ring.left = 0;
+        if let Some(number) = ring.order.pop_front() {
+            self.tenants[number as usize].on_ring[priority as usize] = false;
+        }
+    }
+
+    fn park(&mut self, number: u32, priority: Priority, hold: Hold) {
+        self.leave(priority);
+        let tenant = &mut self.tenants[number as usize];
+        if tenant.parked != Parked::No {
+            return;
+        }
+        match hold.until {
+            None => tenant.parked = Parked::UntilSettle,
+            Some(time) => {
+                tenant.parked = Parked::Until(time);
+                self.parked.push(Reverse((time, number)));
+            }
+        }
+    }
+
+    /// What keeps a tenant from going now.
+    pub(super) fn hold(&self, now: Time, number: u32) -> Option<Hold> {
+        let tenant = &self.tenants[number as usize];
+        if tenant.running >= self.tenant_concurrency && self.is_round_robin {
+            return Some(Hold { gate: GateKind::TenantConcurrency, until: None });
+        }
+        tenant.gate.as_ref()?.hold(now, tenant.running)
+    }
+
+    /// Counts the job that [`Turns::front`] gave as this tenant's turn.
+    pub(super) fn serve(&mut self, now: Time, tenant: u32, priority: Priority) {
+        let owner = self.queue_owner(tenant) as usize;
+        let ring = &mut self.rings[priority as usize];
+        if ring.left == 0 {
+            ring.left = self.batch.saturating_mul(self.tenants[owner].weight).max(1);
+            self.rounds += 1;
+            self.tenants[owner].consecutive = 0;
+        }
+        ring.left -= 1;
+        let is_over = ring.left == 0;
+        if self.tenants[owner].queues[priority as usize].is_empty() {
+            self.leave(priority);
+        } else if is_over {
+            ring.order.rotate_left(1);
+        }
+        self.tenants[owner].round = self.rounds;
+        let tenant = &mut self.tenants[tenant as usize];
+        tenant.consecutive += 1;
+        tenant.running += 1;
+        tenant.processed += 1;
+        tenant.last_processed_at = now;
+        if let Some(gate) = &mut tenant.gate {
+            gate.start(now);
+        }
+    }
+
+    /// One of the tenant's attempts ended.
+    pub(super) fn settled(&mut self, number: u32) {
+        let tenant = &mut self.tenants[number as usize];
+        tenant.running -= 1;
+        let has_gate = tenant.gate.is_some();
+        // A gate may have opened with what this attempt taught it; a throttle's moment is not changed by it.
+        if tenant.parked == Parked::UntilSettle || (has_gate && tenant.parked != Parked::No) {
+            self.unpark(number);
+        }
+    }
+
+    /// Lets tenants whose moment has come back onto the rings.
+    pub(super) fn unpark_due(&mut self, now: Time) {
+        while let Some(&Reverse((time, number))) = self.parked.peek() {
+            if time > now {
+                return;
+            }
+            self.parked.pop();
+            if self.tenants[number as usize].parked == Parked::Until(time) {
+                self.unpark(number);
+            }
+        }
+    }
+
+    fn unpark(&mut self, number: u32) {
+        self.tenants[number as usize].parked = Parked::No;
+        for priority in Priority::ALL {
+            if !self.tenants[number as usize].queues[priority as usize].is_empty() {
+                self.join(number, priority);
+            }
+        }
+    }
+
+    /// When the next parked tenant comes back.
+    pub(super) fn next_unpark(&self) -> Option<Time> {
+        self.parked.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// How many turns others had since this tenant, which waits, was served.
+    pub(super) fn rounds_without_processing(&self, number: u32) -> u64 {
+        let tenant = &self.tenants[number as usize];
+        match tenant.queues.iter().all(List::is_empty) {
+            true => 0,
+            false => self.rounds - tenant.round,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The rules of Entrega, as pure values and functions.
+//!
+//! # Layout
+//! The way of a job through the rules:
+//! - [`id`], [`name`], [`job`]: what a job is and which moves it may make
+//! - [`policy`]: what a lane may be told
+//! - [`lane`]: admission, order, gates, delays ([`throttle`], [`cadence`], [`breaker`] are its gates)
+//! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
+//! - [`dead_letter`]: what is kept of a job that gave up
+//!
+//! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
+//! (a number in 0..1) are arguments, so every rule is tested without waiting.
+
+pub mod backoff;
+pub mod breaker;
+pub mod cadence;
+pub mod classify;
+pub mod dead_letter;
+pub mod decide;
+pub mod id;
+pub mod job;
+pub mod lane;
+pub mod name;
+pub mod outcome;
+pub mod policy;
+pub mod throttle;
+pub mod time;

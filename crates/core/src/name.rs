@@ -1,0 +1,130 @@
+//! Names that people give: lanes and tenants.
+//! Invariant: a name that exists is valid, so it can stand in a key, a metric label or a log line as it is.
+//! Never: changes a name to make it fit; a bad one is refused with what would be right.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest name, in characters.
+pub const NAME_LENGTH_MAX: usize = 64;
+
+/// A name that breaks the rules for its kind.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+#[error("'{name}' is not a {kind} name: use 1 to {NAME_LENGTH_MAX} characters of {allowed}")]
+pub struct BadName {
+    name: String,
+    kind: &'static str,
+    allowed: &'static str,
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $type:ident, $kind:literal, $allowed:literal, $is_allowed:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// The name, if it keeps the rules.
+            pub fn new(name: &str) -> Result<$type, BadName> {
+                let is_allowed: fn(char) -> bool = $is_allowed;
+                let fits = !name.is_empty() && name.len() <= NAME_LENGTH_MAX && name.chars().all(is_allowed);
+                match fits {
+                    true => Ok($type(name.into())),
+                    false => Err(BadName { name: name.chars().take(NAME_LENGTH_MAX).collect(), kind: $kind, allowed: $allowed }),
+                }
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = BadName;
+            fn from_str(name: &str) -> Result<$type, BadName> {
+                $type::new(name)
+            }
+        }
+
+        impl Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        write!(f, "a {} name", $kind)
+                    }
+                    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<$type, E> {
+                        $type::new(name).map_err(E::custom)
+                    }
+                }
+                deserializer.deserialize_str(Text).map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// Names a lane: `http`, `email:send`, `connector:netsuite`.
+    LaneName, "lane", "a-z 0-9 : _ . -",
+    |c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '_' | '.' | '-')
+);
+name_type!(
+    /// Names a tenant: who the work is for.
+    TenantName, "tenant", "A-Z a-z 0-9 _ . -",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_rules() {
+        for good in ["http", "email:send", "proxy:score", "events:q_score.v2", "connector:net-suite"] {
+            assert!(LaneName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "Http", "a b", "naïve", "x\n", "a/b"] {
+            assert!(LaneName::new(bad).is_err(), "{bad}");
+        }
+        assert!(TenantName::new(&"x".repeat(64)).is_ok());
+        assert!(TenantName::new(&"x".repeat(65)).is_err());
+        assert!(TenantName::new("a:b").is_err());
+    }
+
+    #[test]
+    fn a_bad_name_says_what_would_be_right() {
+        let message = LaneName::new("Email Send").unwrap_err().to_string();
+        assert!(message.contains("'Email Send'") && message.contains("a-z 0-9"), "{message}");
+    }
+}

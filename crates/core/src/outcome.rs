@@ -1,0 +1,138 @@
+//! What came of an attempt, as the channel saw it.
+//! Invariant: an outcome states facts; whether to try again is decided elsewhere, from data.
+//! Never: puts a body or a secret into a reason.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+/// The result of one attempt.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The destination answered.
+    Answer(Answer),
+    /// No answer came.
+    Fault(Fault),
+}
+
+/// An answer of the destination.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: StatusCode,
+    /// All header fields.
+    pub headers: HeaderMap,
+    /// The body, up to the channel's cap.
+    pub body: Bytes,
+    /// Whether the cap cut the body off.
+    pub truncated: bool,
+    /// How long the destination asked us to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// Why no answer came.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Which kind.
+    pub kind: FaultKind,
+    /// In words.
+    pub message: String,
+}
+
+/// The kinds of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The host name has no address.
+    Resolve,
+    /// Every address of the host is one we do not call.
+    Forbidden,
+    /// No connection.
+    Connect,
+    /// No trust: the TLS handshake failed.
+    Tls,
+    /// The deadline passed.
+    Timeout,
+    /// The connection broke in the middle.
+    Aborted,
+    /// The job cannot be sent as it is.
+    Invalid,
+    /// The attempt's own code panicked.
+    Crashed,
+}
+
+impl FaultKind {
+    /// The word for it in codes, metrics and rules.
+    pub const fn code(self) -> &'static str {
+        match self {
+            FaultKind::Resolve => "resolve",
+            FaultKind::Forbidden => "forbidden_address",
+            FaultKind::Connect => "connect",
+            FaultKind::Tls => "tls",
+            FaultKind::Timeout => "timeout",
+            FaultKind::Aborted => "aborted",
+            FaultKind::Invalid => "invalid",
+            FaultKind::Crashed => "crashed",
+        }
+    }
+}
+
+impl Outcome {
+    /// `http_503`, `timeout`, …
+    pub fn code(&self) -> String {
+        match self {
+            Outcome::Answer(answer) => format!("http_{}", answer.status.as_u16()),
+            Outcome::Fault(fault) => fault.kind.code().to_owned(),
+        }
+    }
+
+    /// What happened, in words that may be logged.
+    pub fn reason(&self) -> String {
+        match self {
+            Outcome::Answer(answer) => match answer.status.canonical_reason() {
+                Some(words) => format!("HTTP {} {words}", answer.status.as_u16()),
+                None => format!("HTTP {}", answer.status.as_u16()),
+            },
+            Outcome::Fault(fault) => fault.message.clone(),
+        }
+    }
+
+    /// How long the destination asked us to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Outcome::Answer(answer) => answer.retry_after,
+            Outcome::Fault(_) => None,
+        }
+    }
+
+    /// What the gates of a lane learn from it. Only "the destination is down" counts against a breaker:
+    /// a 404 comes from a healthy server, and a 429 from one that asks for patience.
+    pub fn lesson(&self) -> Lesson {
+        match self {
+            Outcome::Answer(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                Lesson::Slower(answer.retry_after)
+            }
+            Outcome::Answer(answer) if answer.status.is_server_error() => Lesson::Down,
+            Outcome::Answer(_) => Lesson::Up,
+            Outcome::Fault(fault) => match fault.kind {
+                FaultKind::Resolve | FaultKind::Connect | FaultKind::Tls | FaultKind::Timeout | FaultKind::Aborted => {
+                    Lesson::Down
+                }
+                FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed => Lesson::Nothing,
+            },
+        }
+    }
+}
+
+/// What an outcome says about the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lesson {
+    /// It works.
+    Up,
+    /// It is down.
+    Down,
+    /// It asks for a slower pace, and perhaps for a pause.
+    Slower(Option<Duration>),
+    /// Nothing: the attempt never reached it.
+    Nothing,
+}

@@ -1,0 +1,351 @@
+//! Policies: everything a lane may be told.
+//! Invariant: a policy that passed [`LanePolicy::check`] can be run.
+//! Never: reads files; configuration turns texts into these values.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backoff::Backoff;
+use crate::breaker::BreakerPolicy;
+use crate::cadence::CadencePolicy;
+use crate::classify::{Dialect, Rule};
+use crate::throttle::THROTTLE_MAX_REQUESTS_MAX;
+
+/// Whether a gate stands before the whole lane or before each tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// One gate for all.
+    #[default]
+    Lane,
+    /// A gate of its own for each tenant.
+    Tenant,
+}
+
+/// What running out of attempts means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExhausted {
+    /// A dead letter.
+    #[default]
+    Dlq,
+    /// Kept in place until an operator decides.
+    Blocked,
+}
+
+/// What a full lane does with a newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// Refuses it: what was accepted stays.
+    #[default]
+    Refuse,
+    /// Lets a more urgent one push out the newest of the least urgent.
+    Preempt,
+}
+
+/// Attempts and the waits between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    /// How many in all.
+    pub attempts: u32,
+    /// The waits.
+    pub backoff: Backoff,
+}
+
+/// `max_requests` starts per `per`, at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThrottlePolicy {
+    /// How many starts.
+    pub max_requests: u32,
+    /// In an interval of this length.
+    pub per: Duration,
+    /// Whose interval.
+    pub scope: Scope,
+}
+
+/// How tenants take turns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fairness {
+    /// Off: first in, first out over all tenants.
+    pub enable_round_robin: bool,
+    /// The most jobs in a row, times the tenant's weight.
+    pub max_jobs_per_tenant_batch: u32,
+    /// A tenant's priority right after it was served.
+    pub round_robin_base_priority: u32,
+    /// By how much each round without processing makes it more urgent.
+    pub priority_increment_per_round: u32,
+    /// The most urgent it gets.
+    pub max_round_robin_priority: u32,
+}
+
+impl Default for Fairness {
+    fn default() -> Fairness {
+        Fairness {
+            enable_round_robin: true,
+            max_jobs_per_tenant_batch: 3,
+            round_robin_base_priority: 5,
+            priority_increment_per_round: 1,
+            max_round_robin_priority: 1,
+        }
+    }
+}
+
+impl Fairness {
+    /// A tenant's current priority (1 is most urgent).
+    pub fn priority(&self, rounds_without_processing: u64) -> u32 {
+        let gained = rounds_without_processing.saturating_mul(self.priority_increment_per_round.into());
+        let gained = u32::try_from(gained).unwrap_or(u32::MAX);
+        self.round_robin_base_priority.saturating_sub(gained).max(self.max_round_robin_priority)
+    }
+}
+
+/// How dead letters are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterPolicy {
+    /// How long.
+    pub ttl: Duration,
+    /// How many per lane.
+    pub cap: u32,
+}
+
+impl Default for DeadLetterPolicy {
+    fn default() -> DeadLetterPolicy {
+        DeadLetterPolicy { ttl: Duration::from_hours(7 * 24), cap: 10_000 }
+    }
+}
+
+/// The policy of one lane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LanePolicy {
+    /// The channel by name.
+    pub channel: String,
+    /// Attempts and waits.
+    pub retry: Retry,
+    /// One attempt, from name look-up to the last byte.
+    pub timeout: Duration,
+    /// How long a job may wait before it is dropped.
+    pub ttl: Option<Duration>,
+    /// How many attempts at once.
+    pub concurrency: u32,
+    /// How many of them for one tenant.
+    pub tenant_concurrency: u32,
+    /// Limit on starts.
+    pub throttle: Option<ThrottlePolicy>,
+    /// Stops calling what is down.
+    pub breaker: Option<(BreakerPolicy, Scope)>,
+    /// One start per tick.
+    pub cadence: Option<CadencePolicy>,
+    /// How many jobs may wait.
+    pub capacity: u32,
+    /// What happens past that.
+    pub on_full: OnFull,
+    /// What happens past the last attempt.
+    pub on_exhausted: OnExhausted,
+    /// Turns between tenants.
+    pub fairness: Fairness,
+    /// The default rules.
+    pub dialect: Dialect,
+    /// All rules: the lane's own first, then the dialect's.
+    pub rules: Vec<Rule>,
+    /// How dead letters are kept.
+    pub dead_letters: DeadLetterPolicy,
+}
+
+/// The longest a `Retry-After` can hold a job.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+impl LanePolicy {
+    /// Plain HTTP jobs. No throttle and no breaker: its jobs go to many destinations, and one that is down must not
+    /// hold up the rest. For the same reason a quarter of the slots is out of any one tenant's reach.
+    pub fn http() -> LanePolicy {
+        LanePolicy {
+            channel: "http".into(),
+            retry: Retry { attempts: 5, backoff: Backoff::exponential(seconds(1), seconds(60)) },
+            timeout: seconds(10),
+            ttl: Some(Duration::from_hours(24)),
+            concurrency: 64,
+            tenant_concurrency: 48,
+            throttle: None,
+            breaker: None,
+            cadence: None,
+            capacity: 100_000,
+            on_full: OnFull::Refuse,
+            on_exhausted: OnExhausted::Dlq,
+            fairness: Fairness::default(),
+            dialect: Dialect::Http,
+            rules: Dialect::Http.rules(),
+            dead_letters: DeadLetterPolicy::default(),
+        }
+    }
+
+    /// E-mail: 5 attempts, 1 s → 60 s, 100 per minute.
+    pub fn email() -> LanePolicy {
+        LanePolicy {
+            channel: "email".into(),
+            timeout: seconds(30),
+            concurrency: 5,
+            tenant_concurrency: 5,
+            throttle: Some(ThrottlePolicy { max_requests: 100, per: seconds(60), scope: Scope::Lane }),
+            ..LanePolicy::http()
+        }
+    }
+
+    /// Webhooks: 6 attempts over a day and more, four at a time per endpoint.
+    pub fn webhook() -> LanePolicy {
+        let delays = [60, 300, 1800, 7200, 86_400].map(seconds).to_vec();
+        LanePolicy {
+            channel: "webhook".into(),
+            retry: Retry { attempts: 6, backoff: Backoff::Listed(delays) },
+            timeout: seconds(5),
+            ttl: None,
+            concurrency: 512,
+            tenant_concurrency: 4,
+            dialect: Dialect::Webhook,
+            rules: Dialect::Webhook.rules(),
+            ..LanePolicy::http()
+        }
+    }
+
+    /// A paced queue before somebody else's API.
+    pub fn proxy() -> LanePolicy {
+        LanePolicy {
+            retry: Retry { attempts: 1, backoff: Backoff::Listed(Vec::new()) },
+            ttl: Some(seconds(10)),
+            concurrency: 1,
+            tenant_concurrency: 1,
+            cadence: Some(CadencePolicy::starting_at(seconds(1))),
+            capacity: 100,
+            on_full: OnFull::Preempt,
+            ..LanePolicy::http()
+        }
+    }
+
+    /// The job around a connector's call.
+    pub fn connector() -> LanePolicy {
+        LanePolicy {
+            retry: Retry { attempts: 3, backoff: Backoff::exponential(seconds(1), seconds(60)) },
+            timeout: seconds(300),
+            concurrency: 16,
+            tenant_concurrency: 16,
+            dialect: Dialect::Connector,
+            rules: Dialect::Connector.rules(),
+            ..LanePolicy::http()
+        }
+    }
+
+    /// Whether it can be run; the error names the key.
+    pub fn check(&self) -> Result<(), BadPolicy> {
+        let at_least_one = [
+            ("retry.attempts", self.retry.attempts),
+            ("concurrency", self.concurrency),
+            ("tenant_concurrency", self.tenant_concurrency),
+            ("capacity", self.capacity),
+            ("dead_letters.cap", self.dead_letters.cap),
+            ("fairness.max_jobs_per_tenant_batch", self.fairness.max_jobs_per_tenant_batch),
+        ];
+        for (key, value) in at_least_one {
+            limit(key, value.into(), 1, u32::MAX.into())?;
+        }
+        limit("retry.attempts", self.retry.attempts.into(), 1, 100)?;
+        limit("concurrency", self.concurrency.into(), 1, 10_000)?;
+        limit("timeout in ms", self.timeout.as_millis(), 1, 600_000)?;
+        if let Some(throttle) = &self.throttle {
+            limit("throttle.max_requests", throttle.max_requests.into(), 1, THROTTLE_MAX_REQUESTS_MAX.into())?;
+            limit("throttle.per in ms", throttle.per.as_millis(), 1, 86_400_000)?;
+        }
+        if let Some((breaker, _)) = &self.breaker {
+            limit("breaker.failures", breaker.failures.into(), 1, 1_000_000)?;
+            limit("breaker.open in ms", breaker.open.as_millis(), 1, 86_400_000)?;
+        }
+        match self.fairness.enable_round_robin || !self.has_tenant_gates() {
+            true => Ok(()),
+            false => Err(BadPolicy::GatesNeedTurns),
+        }
+    }
+
+    fn has_tenant_gates(&self) -> bool {
+        let throttled = self.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
+        let broken = self.breaker.as_ref().is_some_and(|(_, scope)| *scope == Scope::Tenant);
+        throttled || broken || self.tenant_concurrency < self.concurrency
+    }
+}
+
+fn limit(key: &'static str, value: u128, least: u128, most: u128) -> Result<(), BadPolicy> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(BadPolicy::OutOfRange { key, value, least, most }),
+    }
+}
+
+/// A policy that cannot be run.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadPolicy {
+    /// A number beyond its limits.
+    #[error("{key} = {value}: must be from {least} to {most}")]
+    OutOfRange {
+        /// Which.
+        key: &'static str,
+        /// What was given.
+        value: u128,
+        /// The least that is allowed.
+        least: u128,
+        /// The most that is allowed.
+        most: u128,
+    },
+    /// One queue for all cannot hold back one tenant.
+    #[error(
+        "fairness.enable_round_robin = false: a gate or limit per tenant needs turns; drop scope = \"tenant\", set \
+         tenant_concurrency to concurrency, or leave turns on"
+    )]
+    GatesNeedTurns,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shipped_policies_can_be_run() {
+        for policy in [
+            LanePolicy::http(),
+            LanePolicy::email(),
+            LanePolicy::webhook(),
+            LanePolicy::proxy(),
+            LanePolicy::connector(),
+        ] {
+            assert_eq!(policy.check(), Ok(()), "{}", policy.channel);
+        }
+    }
+
+    #[test]
+    fn a_bad_number_is_named() {
+        let mut policy = LanePolicy::http();
+        policy.concurrency = 0;
+        assert!(policy.check().unwrap_err().to_string().starts_with("concurrency = 0"));
+        let mut policy = LanePolicy::webhook();
+        policy.fairness.enable_round_robin = false;
+        assert_eq!(policy.check(), Err(BadPolicy::GatesNeedTurns));
+    }
+
+    #[test]
+    fn waiting_makes_a_tenant_more_urgent() {
+        let fairness = Fairness::default();
+        for (rounds, priority) in [(0, 5), (1, 4), (3, 2), (4, 1), (1000, 1), (u64::MAX, 1)] {
+            assert_eq!(fairness.priority(rounds), priority, "{rounds} rounds");
+        }
+    }
+
+    #[test]
+    fn the_webhook_attempts_span_a_day_and_more() {
+        let policy = LanePolicy::webhook();
+        let total: Duration = (1..policy.retry.attempts).map(|attempt| policy.retry.backoff.delay(attempt, 0.5)).sum();
+        assert_eq!(total, Duration::from_secs(26 * 3600 + 36 * 60));
+    }
+}

@@ -1,0 +1,96 @@
+//! Throttle: at most `max` starts in any interval of length `per`.
+//! Invariant: the start of call n is not before the start of call n − max plus `per`. Exact: there is no window edge
+//! at which twice as many get through.
+//! Never: waits; it says from when on the next start is allowed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// The most starts a throttle can remember, and so the largest `max_requests`.
+pub const THROTTLE_MAX_REQUESTS_MAX: u32 = 100_000;
+
+/// The last `max` starts.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    max: usize,
+    per: Duration,
+    starts: VecDeque<Time>,
+}
+
+impl Throttle {
+    /// At most `max` starts per `per`.
+    pub fn new(max: u32, per: Duration) -> Throttle {
+        Throttle { max: max.clamp(1, THROTTLE_MAX_REQUESTS_MAX) as usize, per, starts: VecDeque::new() }
+    }
+
+    /// From when on the next start is allowed.
+    pub fn next_start(&self) -> Time {
+        match self.starts.front() {
+            Some(&oldest) if self.starts.len() >= self.max => oldest + self.per,
+            _ => Time::ZERO,
+        }
+    }
+
+    /// Records a start.
+    pub fn start(&mut self, now: Time) {
+        if self.starts.len() >= self.max {
+            self.starts.pop_front();
+        }
+        self.starts.push_back(now);
+    }
+
+    /// Behaves as if all `max` starts had been used at `now`: after a restart nobody remembers the last ones.
+    pub fn assume_spent(&mut self, now: Time) {
+        self.starts.clear();
+        self.starts.resize(self.max, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_window_holds_more_than_max(max in 1u32..20, per_ms in 1u64..500, gaps in prop::collection::vec(0u64..200_000, 1..300)) {
+            let per = Duration::from_millis(per_ms);
+            let mut throttle = Throttle::new(max, per);
+            let mut now = Time::from_millis(1_000_000);
+            let mut starts = Vec::new();
+            for gap in gaps {
+                now = now + Duration::from_micros(gap);
+                if throttle.next_start() <= now {
+                    throttle.start(now);
+                    starts.push(now);
+                }
+            }
+            for (index, &first) in starts.iter().enumerate() {
+                let within = starts[index..].iter().take_while(|&&start| start < first + per).count();
+                prop_assert!(within <= max as usize, "{within} starts within {per:?}");
+            }
+        }
+
+        #[test]
+        fn it_never_waits_longer_than_it_must(max in 1u32..10, per_ms in 1u64..500) {
+            let per = Duration::from_millis(per_ms);
+            let mut throttle = Throttle::new(max, per);
+            let begin = Time::from_millis(1_000_000);
+            let mut now = begin;
+            for _ in 0..max * 3 {
+                now = now.max(throttle.next_start());
+                throttle.start(now);
+            }
+            prop_assert_eq!(now, begin + per * 2, "three batches take two periods");
+        }
+    }
+
+    #[test]
+    fn spent_means_one_whole_period() {
+        let mut throttle = Throttle::new(3, Duration::from_secs(1));
+        throttle.assume_spent(Time::from_millis(5_000));
+        assert_eq!(throttle.next_start(), Time::from_millis(6_000));
+    }
+}
