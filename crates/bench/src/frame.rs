@@ -1,0 +1,135 @@
+//! The frame of a run: what its rows share.
+//!
+//! Owns: the sink, Redis, the output folder, the counts, the peers' figures.
+//! Invariant: a peer is measured once in a run, when a row first asks for it,
+//! and everything it started ends with the frame.
+//! Never: turns a peer that cannot be had into a failed run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::OnceCell;
+
+use crate::append::{self, Batches};
+use crate::bare::{self, Shape};
+use crate::bullmq;
+use crate::rate::Rate;
+use crate::redis::Redis;
+use crate::sink::Sink;
+
+/// Runs end after this long, whatever they do.
+pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// A figure, or why there is none.
+pub type Had<T> = std::result::Result<T, String>;
+
+/// What the rows of a run share.
+#[derive(Debug)]
+pub struct Frame {
+    /// Whether counts are cut for speed.
+    pub quick: bool,
+    out: PathBuf,
+    exe: PathBuf,
+    sink: OnceCell<Sink>,
+    redis: OnceCell<Had<Redis>>,
+    bare: OnceCell<Rate>,
+    append: OnceCell<Rate>,
+    bullmq: OnceCell<Had<Rate>>,
+}
+
+impl Frame {
+    /// `out` is the folder for everything that is written; `exe` is the
+    /// `entrega-bench` binary, which is also the sink.
+    pub fn new(out: &Path, exe: &Path, quick: bool) -> Result<Self> {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+        Ok(Self {
+            quick,
+            out: out.to_path_buf(),
+            exe: exe.to_path_buf(),
+            sink: OnceCell::new(),
+            redis: OnceCell::new(),
+            bare: OnceCell::new(),
+            append: OnceCell::new(),
+            bullmq: OnceCell::new(),
+        })
+    }
+
+    /// The drain every peer does: 100 000 bodies of 1 KB, 64 at once.
+    pub fn shape(&self) -> Shape {
+        Shape { requests: self.count(100_000), at_once: 64, body_bytes: 1024 }
+    }
+
+    /// A count, or a tenth of it in a quick run.
+    pub fn count(&self, full: u64) -> u64 {
+        if self.quick { full.div_ceil(10) } else { full }
+    }
+
+    /// A new folder on the disk that is measured, gone when dropped.
+    pub fn scratch(&self, name: &str) -> Result<tempfile::TempDir> {
+        let prefix = format!("{name}-");
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(&self.out)?;
+        Ok(folder)
+    }
+
+    /// The sink, started at the first call.
+    pub async fn sink(&self) -> Result<&Sink> {
+        let start = || async { Sink::start(&self.exe) };
+        self.sink.get_or_try_init(start).await
+    }
+
+    /// The Redis server, started at the first call.
+    pub async fn redis(&self) -> Had<&Redis> {
+        let start = || async { had("Redis", Redis::start(&self.out).await) };
+        let redis = self.redis.get_or_init(start).await;
+        redis.as_ref().map_err(Clone::clone)
+    }
+
+    /// Requests per second of the bare client.
+    pub async fn bare(&self) -> Result<Rate> {
+        let measure = || async {
+            let shape = self.shape();
+            progress(&format!("bare client, {} requests", shape.requests));
+            bare::post_all(self.sink().await?, shape, LIMIT).await
+        };
+        self.bare.get_or_try_init(measure).await.copied()
+    }
+
+    /// Records per second of the raw synced append: batches of 256, 1 KB each.
+    pub async fn append(&self) -> Result<Rate> {
+        let measure = || async {
+            let batches = self.count(4_000);
+            progress(&format!("raw append, {batches} batches"));
+            let plan = Batches { batches, records_per_batch: 256, record_bytes: 1024 };
+            let folder = self.scratch("append")?;
+            let write = move || append::synced(folder.path(), plan);
+            tokio::task::spawn_blocking(write).await?
+        };
+        self.append.get_or_try_init(measure).await.copied()
+    }
+
+    /// Jobs per second of BullMQ's worker.
+    pub async fn bullmq(&self) -> Result<Had<Rate>> {
+        let sink = self.sink().await?;
+        let measure = || async {
+            let redis = self.redis().await?;
+            let shape = self.shape();
+            progress(&format!("BullMQ, {} jobs", shape.requests));
+            let drained = bullmq::drain(&self.out, redis, sink, shape, LIMIT).await;
+            had("BullMQ", drained)
+        };
+        Ok(self.bullmq.get_or_init(measure).await.clone())
+    }
+}
+
+/// A line on stderr, so that a long run is never silent.
+pub fn progress(what: &str) {
+    eprintln!("bench: {what}");
+}
+
+fn had<T>(what: &str, result: Result<T>) -> Had<T> {
+    result.map_err(|error| {
+        progress(&format!("no {what}: {error:#}"));
+        format!("no {what}: {error:#}")
+    })
+}

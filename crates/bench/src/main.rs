@@ -1,0 +1,159 @@
+//! `entrega-bench`: measures rows and reports them.
+//!
+//! Owns: the command line and the list of rows.
+//! Invariant: rows run one after another, in the order of the list.
+//! Never: leaves a child behind when it is told to stop.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand, ValueEnum};
+use entrega_bench::frame::{self, Frame, progress};
+use entrega_bench::load::Load;
+use entrega_bench::machine::Machine;
+use entrega_bench::report::{Report, Row};
+use entrega_bench::sink;
+use tokio::signal::unix::{SignalKind, signal};
+
+const OUT: &str = "bench-out";
+const WORKERS: usize = 2;
+
+#[derive(Parser)]
+#[command(about = "Measures Entrega side by side with its peers")]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// A tenth of every count; such figures are no evidence
+    #[arg(long)]
+    quick: bool,
+    /// Where the report goes
+    #[arg(long, default_value = "bench-out/bench.json")]
+    json: PathBuf,
+    /// Which rows to measure; all when none is named
+    rows: Vec<Which>,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Be the sink: print the port, count requests, answer 200
+    Sink {
+        /// 0 means any that is free
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// End when whoever started us is gone
+        #[arg(long)]
+        until_stdin_closes: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// A bare hyper-util client against the sink
+    Bare,
+    /// The load generator against the sink: what it could measure at most
+    Load,
+    /// Raw synced appends
+    Append,
+    /// BullMQ's worker against the sink
+    Bullmq,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        // Returning drops what runs, and with it every child.
+        tokio::select! {
+            result = run(cli) => result,
+            _ = terminate.recv() => bail!("told to stop"),
+            result = tokio::signal::ctrl_c() => {
+                result?;
+                bail!("told to stop")
+            }
+        }
+    })
+}
+
+async fn run(cli: Cli) -> Result<()> {
+    match cli.part {
+        Some(Part::Sink { port, until_stdin_closes }) => be_sink(port, until_stdin_closes).await,
+        None => measure_all(cli).await,
+    }
+}
+
+async fn be_sink(port: u16, until_stdin_closes: bool) -> Result<()> {
+    if until_stdin_closes {
+        std::thread::spawn(|| {
+            // An error means the same as the end: nobody is there any more.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            std::process::exit(0);
+        });
+    }
+    sink::serve(sink::listen(port).await?).await
+}
+
+async fn measure_all(cli: Cli) -> Result<()> {
+    let exe = std::env::current_exe().context("cannot find our own binary")?;
+    let frame = Frame::new(OUT.as_ref(), &exe, cli.quick)?;
+    let (machine, quick) = (Machine::describe(), cli.quick);
+    let mut rows = Vec::new();
+    for which in Which::value_variants() {
+        if cli.rows.is_empty() || cli.rows.contains(which) {
+            rows.extend(measure(*which, &frame).await?);
+        }
+    }
+    let report = Report { machine, quick, rows };
+    println!("{}", report.table());
+    report.write(&cli.json)?;
+    progress(&format!("written to {}", cli.json.display()));
+    Ok(())
+}
+
+async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
+    match which {
+        Which::Bare => {
+            let rate = frame.bare().await?.per_second();
+            Ok(vec![Row::new("bare hyper-util client", "requests/s", rate)])
+        }
+        Which::Load => load(frame).await,
+        Which::Append => {
+            let rate = frame.append().await?.per_second();
+            Ok(vec![Row::new("raw synced append", "records/s", rate)])
+        }
+        Which::Bullmq => bullmq(frame).await,
+    }
+}
+
+async fn load(frame: &Frame) -> Result<Vec<Row>> {
+    let (sink, shape) = (frame.sink().await?, frame.shape());
+    progress(&format!("load generator, {} requests", shape.requests));
+    sink.reset().await?;
+    let load = Load {
+        url: format!("{}/", sink.origin()).parse()?,
+        headers: http::HeaderMap::new(),
+        body: shape.body(),
+        connections: shape.at_once,
+        requests: shape.requests,
+        limit: frame::LIMIT,
+    };
+    let loaded = load.run().await?;
+    sink.expect(shape.requests).await?;
+    let bare = frame.bare().await?.per_second();
+    let row = Row::new("load generator", "requests/s", loaded.rate.per_second());
+    let note = format!("p50 {:?}, p99 {:?}", loaded.p50, loaded.p99);
+    Ok(vec![row.against("bare hyper-util client", bare).note(&note)])
+}
+
+async fn bullmq(frame: &Frame) -> Result<Vec<Row>> {
+    let name = "BullMQ worker";
+    let rate = match frame.bullmq().await? {
+        Ok(rate) => rate.per_second(),
+        Err(why) => return Ok(vec![Row::unavailable(name, &why)]),
+    };
+    let bare = frame.bare().await?.per_second();
+    let row = Row::new(name, "jobs/s", rate);
+    Ok(vec![row.against("bare hyper-util client", bare)])
+}

@@ -1,0 +1,230 @@
+//! Connecting: from a URL's host to a TCP connection.
+//! Invariant: no socket is opened to an address that the filter has not judged; the name is looked
+//! up once, and what was judged is what is connected to.
+//! Never: speaks on the connection.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use crate::address::AddressFilter;
+use crate::error::CallError;
+use crate::url::literal_ip;
+
+/// The most addresses of one name that are tried: whoever owns the name chooses the list.
+const ADDRESSES_MAX: usize = 8;
+
+/// How long an address that is not the last may take. It outlasts one lost SYN (repeated after a
+/// second) and leaves time for the next address even within the five seconds of a webhook.
+const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1500);
+
+type Connecting = Pin<Box<dyn Future<Output = Result<TokioIo<TcpStream>, CallError>> + Send>>;
+
+/// Looks up, filters, connects. One clone per request, so the filter is shared.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpConnector {
+    filter: Arc<AddressFilter>,
+}
+
+impl TcpConnector {
+    pub(crate) fn new(filter: Arc<AddressFilter>) -> Self {
+        Self { filter }
+    }
+}
+
+impl Service<Uri> for TcpConnector {
+    type Response = TokioIo<TcpStream>;
+    type Error = CallError;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, url: Uri) -> Connecting {
+        let filter = Arc::clone(&self.filter);
+        Box::pin(async move {
+            let host = url.host().unwrap_or_default();
+            let port = port_of(&url);
+            let stream = match literal_ip(host) {
+                Some(address) => {
+                    filter.check_ip(address)?;
+                    open(SocketAddr::new(address, port)).await?
+                }
+                None => {
+                    let resolved = look_up(host, port).await?;
+                    open_any(&permitted(&filter, host, resolved)?, open).await?
+                }
+            };
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+fn port_of(url: &Uri) -> u16 {
+    let default = if url.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+    url.port_u16().unwrap_or(default)
+}
+
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, CallError> {
+    match tokio::net::lookup_host((host, port)).await {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(source) => Err(unresolved(host, source)),
+    }
+}
+
+/// Drops what the filter refuses. A name with no address left is forbidden for the first one's
+/// reason.
+fn permitted(filter: &AddressFilter, host: &str, resolved: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, CallError> {
+    let mut refused = None;
+    let mut open = Vec::with_capacity(resolved.len().min(ADDRESSES_MAX));
+    for address in resolved {
+        match filter.check_ip(address.ip()) {
+            Ok(()) if open.len() < ADDRESSES_MAX => open.push(address),
+            Ok(()) => break,
+            Err(forbidden) => refused = refused.or(Some(forbidden)),
+        }
+    }
+    match refused {
+        _ if !open.is_empty() => Ok(open),
+        Some(forbidden) => Err(forbidden.into()),
+        None => Err(unresolved(host, io::Error::other("the name has no address"))),
+    }
+}
+
+/// Tries addresses in the order of the resolver, until `open` succeeds with one.
+async fn open_any<T, F>(addresses: &[SocketAddr], open: impl Fn(SocketAddr) -> F) -> F::Output
+where
+    F: Future<Output = Result<T, CallError>>,
+{
+    let (last, others) = addresses.split_last().expect("`permitted` gives at least one");
+    for address in others {
+        if let Ok(Ok(stream)) = timeout(ADDRESS_TIMEOUT, open(*address)).await {
+            return Ok(stream);
+        }
+    }
+    open(*last).await
+}
+
+async fn open(address: SocketAddr) -> Result<TcpStream, CallError> {
+    let opened = async {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    opened.await.map_err(|source: io::Error| CallError::Connect { address, source: Arc::new(source) })
+}
+
+fn unresolved(host: &str, source: io::Error) -> CallError {
+    CallError::Resolve { host: host.to_owned(), source: Arc::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn filter(networks: &[&str]) -> AddressFilter {
+        AddressFilter { allow_http: true, allow_networks: networks.iter().map(|net| net.parse().unwrap()).collect() }
+    }
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    async fn connect(filter: AddressFilter, url: String) -> Result<SocketAddr, CallError> {
+        let mut connector = TcpConnector::new(Arc::new(filter));
+        let stream = connector.call(url.parse().unwrap()).await?;
+        assert!(stream.inner().nodelay().unwrap());
+        Ok(stream.inner().peer_addr().unwrap())
+    }
+
+    #[test]
+    fn refused_addresses_are_dropped_and_the_rest_kept_in_order() {
+        let resolved = addresses(&["10.0.0.1:443", "8.8.8.8:443", "[::1]:443", "1.1.1.1:443"]);
+        let open = permitted(&filter(&[]), "mixed.example", resolved).unwrap();
+        assert_eq!(open, addresses(&["8.8.8.8:443", "1.1.1.1:443"]));
+    }
+
+    #[test]
+    fn a_name_with_only_refused_addresses_is_forbidden_for_the_first() {
+        let resolved = addresses(&["[::ffff:169.254.169.254]:80", "10.0.0.1:80"]);
+        let error = permitted(&filter(&[]), "rebind.example", resolved).unwrap_err();
+        assert_eq!(error.code(), "forbidden_address");
+        assert!(error.to_string().contains("169.254.169.254"), "{error}");
+    }
+
+    #[test]
+    fn a_name_without_addresses_is_unresolved_and_a_long_list_is_cut() {
+        let error = permitted(&filter(&[]), "empty.example", vec![]).unwrap_err();
+        assert_eq!(error.code(), "resolve");
+        let many = vec!["8.8.8.8:443".parse().unwrap(); 100];
+        assert_eq!(permitted(&filter(&[]), "many.example", many).unwrap().len(), ADDRESSES_MAX);
+    }
+
+    #[test]
+    fn ports_default_by_scheme() {
+        for (url, port) in [("http://a/", 80), ("https://a/", 443), ("https://a:8443/", 8443)] {
+            assert_eq!(port_of(&url.parse().unwrap()), port);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_filtered_and_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("http://localhost:{port}/");
+
+        let peer = connect(filter(&["127.0.0.0/8"]), url.clone()).await.unwrap();
+        assert_eq!(peer, listener.local_addr().unwrap());
+
+        let error = connect(filter(&[]), url).await.unwrap_err();
+        assert_eq!(error.code(), "forbidden_address");
+    }
+
+    #[tokio::test]
+    async fn a_literal_address_is_filtered_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        assert!(connect(filter(&["127.0.0.0/8"]), url.clone()).await.is_ok());
+        let error = connect(filter(&["10.0.0.0/8"]), url).await.unwrap_err();
+        assert_eq!(error.code(), "forbidden_address");
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_gives_way_to_the_next() {
+        let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gone = unused.local_addr().unwrap();
+        drop(unused);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let alive = listener.local_addr().unwrap();
+        let stream = open_any(&[gone, alive], open).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), alive);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_address_leaves_time_for_the_next() {
+        let list = addresses(&["192.0.2.1:443", "192.0.2.2:443"]);
+        let silent_then_open = |address: SocketAddr| async move {
+            if address.ip().to_string() == "192.0.2.1" {
+                std::future::pending::<()>().await;
+            }
+            Ok(address)
+        };
+        let webhook_timeout = Duration::from_secs(5);
+        let opened = timeout(webhook_timeout, open_any(&list, silent_then_open)).await;
+        assert_eq!(opened.unwrap().unwrap(), list[1]);
+    }
+}

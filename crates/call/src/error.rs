@@ -1,0 +1,163 @@
+//! Errors: what can go wrong with a call, one variant per thing a retry rule tells apart.
+//! Invariant: `CallError::code` is stable; dead letters and metrics are filed under it.
+//! Never: carries a header value or a body.
+
+use std::error::Error as StdError;
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper_util::client::legacy;
+use rustls::pki_types::pem;
+use thiserror::Error;
+
+use crate::address::ForbiddenAddress;
+use crate::url::UrlProblem;
+
+/// A cause from below. Shared, because the HTTP client lends its errors and never gives them up.
+type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, Error)]
+pub enum CallError {
+    /// The host name could not be looked up, or has no address.
+    #[error("cannot look up {host}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// The destination has no address that calls may reach.
+    #[error(transparent)]
+    Forbidden(#[from] ForbiddenAddress),
+    /// No TCP connection came about.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// The address tried last.
+        address: SocketAddr,
+        /// What the network said.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// TCP works, but no trusted TLS session came about.
+    #[error("cannot agree on TLS with {host}")]
+    Tls {
+        /// The host of the URL.
+        host: String,
+        /// What the handshake said.
+        #[source]
+        source: Cause,
+    },
+    /// The deadline, or the limit for connecting, passed before the whole answer was there.
+    #[error("no whole answer in time")]
+    Timeout,
+    /// The connection was lost, or the answer was not HTTP, after sending had begun.
+    #[error("the connection failed before the whole answer was read")]
+    Aborted {
+        /// What the connection said.
+        #[source]
+        source: Cause,
+    },
+    /// The request cannot be sent as it is, now or later.
+    #[error("the request cannot be sent")]
+    BadRequest(#[from] RequestProblem),
+}
+
+/// What makes a request impossible to send.
+#[derive(Clone, Debug, Error)]
+pub enum RequestProblem {
+    /// Its URL must not be called.
+    #[error(transparent)]
+    Url(UrlProblem),
+    /// `CONNECT` asks for a tunnel, not for an answer.
+    #[error("the method CONNECT opens a tunnel and is not supported")]
+    Tunnel,
+    /// The HTTP client refused it.
+    #[error("the HTTP client refused it")]
+    Refused(#[source] Cause),
+}
+
+impl CallError {
+    /// The stable name of this error.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Resolve { .. } => "resolve",
+            Self::Forbidden(_) => "forbidden_address",
+            Self::Connect { .. } => "connect",
+            Self::Tls { .. } => "tls",
+            Self::Timeout => "timeout",
+            Self::Aborted { .. } => "aborted",
+            Self::BadRequest(_) => "bad_request",
+        }
+    }
+
+    /// The message and its causes on one line, for people.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let mut reason = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(reason, ": {error}").expect("writing to a String never fails");
+            cause = error.source();
+        }
+        reason
+    }
+
+    /// Tells apart what the HTTP client reports as one. Our connector speaks `CallError` itself.
+    pub(crate) fn from_exchange(error: legacy::Error) -> Self {
+        let cause = error.source();
+        if let Some(ours) = cause.and_then(|cause| cause.downcast_ref::<Self>()) {
+            return ours.clone();
+        }
+        let refused = cause.and_then(|cause| cause.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_user);
+        let source: Cause = Arc::new(error);
+        if refused { Self::BadRequest(RequestProblem::Refused(source)) } else { Self::Aborted { source } }
+    }
+}
+
+impl From<UrlProblem> for CallError {
+    fn from(problem: UrlProblem) -> Self {
+        match problem {
+            UrlProblem::Forbidden(address) => Self::Forbidden(address),
+            other => Self::BadRequest(RequestProblem::Url(other)),
+        }
+    }
+}
+
+/// Why a client could not be made.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The extra certificates are not PEM.
+    #[error("the extra CA certificates are not valid PEM")]
+    Pem(#[source] pem::Error),
+    /// The extra certificates are PEM, but none is a certificate.
+    #[error("the extra CA file holds no certificate")]
+    NoCertificate,
+    /// One of the extra certificates cannot be a trust root.
+    #[error("an extra CA certificate cannot be used as a trust root")]
+    Certificate(#[source] rustls::Error),
+    /// The TLS library refuses its own settings.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_holds_the_whole_chain() {
+        let refused = CallError::Connect {
+            address: "192.0.2.1:443".parse().unwrap(),
+            source: Arc::new(io::Error::other("nobody home")),
+        };
+        assert_eq!(refused.reason(), "cannot connect to 192.0.2.1:443: nobody home");
+        let plain = CallError::from(UrlProblem::PlainHttp);
+        assert_eq!(plain.code(), "bad_request");
+        assert!(plain.reason().contains("allow_http = true"), "{}", plain.reason());
+    }
+}

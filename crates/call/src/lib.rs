@@ -1,0 +1,40 @@
+//! One outbound HTTP call, made safe to hand a stranger's URL to.
+//!
+//! [`Client::call`] sends one request under one deadline and gives back a capped [`Answer`] or a
+//! [`CallError`] that says what went wrong in a word. Where it may connect is decided by an
+//! [`AddressFilter`], at connect time, for every address a name resolves to.
+//!
+//! # Layout
+//!
+//! In the order in which a call meets them:
+//!
+//! - `headers`: which headers a caller may set, checked when work is accepted.
+//! - `url`: which URLs may be called, checked when work is accepted and again on every call.
+//! - `client`: the call itself: the pool, the deadline, the sending.
+//! - `connect`: name look-up, address filter, TCP.
+//! - `address`: the address filter, a pure judgement on one IP address.
+//! - `tls`: trust roots and the handshake.
+//! - `answer`: reading the answer up to its cap.
+//! - `error`: everything that can go wrong with a call.
+//! - `retry_after`: what a destination asks for in `Retry-After`.
+//!
+//! Deliberately absent: redirects, decompression, cookies, proxies, HTTP/2, and any retry of a
+//! request of which a byte may have been sent. Nothing here knows queues or reads the clock.
+
+mod address;
+mod answer;
+mod client;
+mod connect;
+mod error;
+mod headers;
+mod retry_after;
+mod tls;
+mod url;
+
+pub use address::{AddressFilter, ForbiddenAddress};
+pub use answer::Answer;
+pub use client::{Client, ClientConfig};
+pub use error::{CallError, ClientError, RequestProblem};
+pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
+pub use retry_after::{RETRY_AFTER_MAX, parse_retry_after};
+pub use url::{URL_BYTES_MAX, UrlProblem};

@@ -1,0 +1,5 @@
+//! Calls against real servers on loopback.
+
+mod plain;
+mod server;
+mod tls;

@@ -1,0 +1,102 @@
+//! The project's chores, one command each.
+//!
+//! Owns: the order of the checks, the tools they need, the house rules.
+//! Invariant: what the CI runs is what `cargo xtask test` runs on a desk.
+//! Never: is part of what ships, or of what ships depends on.
+//!
+//! # Layout
+//! `suite` is the list of checks, `step` runs one of them and times it,
+//! `tools` is the table of programs they need, `tidy` the rules the compiler
+//! does not know.
+#![expect(clippy::disallowed_methods, reason = "a chore times itself; nothing here is simulated")]
+
+mod step;
+mod suite;
+mod tidy;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's chores")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything the CI checks: format, lints, tests, house rules, licences
+    Test,
+    /// Only the house rules
+    Tidy,
+    /// Kill the gateway again and again and look for lost or doubled work
+    Crash {
+        /// How many times to kill it
+        #[arg(long, default_value_t = 20)]
+        cycles: u32,
+    },
+    /// Measure, side by side with the peers; arguments go to entrega-bench
+    Bench {
+        /// E.g. `--quick bare bullmq`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().chore {
+        Chore::Test => suite::run(),
+        Chore::Tidy => tidy::check(&root()),
+        Chore::Crash { cycles } => crash(cycles),
+        Chore::Bench { args } => bench(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn crash(cycles: u32) -> Result<()> {
+    let args = ["test", "-p", "entrega", "--release", "--locked"];
+    let mut command = cargo(&args);
+    command.args(["--test", "crash", "--", "--nocapture"]).env("ENTREGA_CRASH_CYCLES", cycles.to_string());
+    stream(command)
+}
+
+fn bench(args: &[String]) -> Result<()> {
+    let mut command = cargo(&["run", "-p", "entrega-bench", "--release", "--locked", "--"]);
+    command.args(args);
+    stream(command)
+}
+
+/// Runs a command with this terminal as its own.
+fn stream(mut command: Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    if !status.success() {
+        bail!("{:?} ended with {status}", command.get_program());
+    }
+    Ok(())
+}
+
+/// Cargo at the workspace's root: the one that runs us, so that a toolchain
+/// chosen with `+name` holds for every step.
+fn cargo(args: &[&str]) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// The workspace's root, wherever the command was called from.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
