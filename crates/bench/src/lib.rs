@@ -15,9 +15,13 @@
 pub mod append;
 pub mod bare;
 pub mod bullmq;
+pub mod choose;
+pub mod drain;
 pub mod frame;
+pub mod intake;
 pub mod load;
 pub mod machine;
+pub mod ours;
 pub mod process;
 pub mod rate;
 pub mod redis;

@@ -12,9 +12,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 use entrega_bench::frame::{self, Frame, progress};
 use entrega_bench::load::Load;
 use entrega_bench::machine::Machine;
-use entrega_bench::report::{Report, Row};
-use entrega_bench::sink;
+use entrega_bench::report::{Report, Row, Target};
+use entrega_bench::{choose, drain, intake, sink};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// The allocator of the shipped binary, for us and for the bare client alike.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const OUT: &str = "bench-out";
 const WORKERS: usize = 2;
@@ -58,6 +62,12 @@ enum Which {
     Append,
     /// BullMQ's worker against the sink
     Bullmq,
+    /// 100 000 synced jobs to the sink, embedded store
+    Drain,
+    /// 256 callers in this process, synced
+    Intake,
+    /// The next job, with few and with many tenants
+    Choose,
 }
 
 fn main() -> Result<()> {
@@ -124,7 +134,44 @@ async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
             Ok(vec![Row::new("raw synced append", "records/s", rate)])
         }
         Which::Bullmq => bullmq(frame).await,
+        Which::Drain => drain(frame).await,
+        Which::Intake => intake(frame).await,
+        Which::Choose => Ok(choose()),
     }
+}
+
+async fn drain(frame: &Frame) -> Result<Vec<Row>> {
+    let (sink, shape) = (frame.sink().await?, frame.shape());
+    let bare = frame.bare().await?.per_second();
+    progress(&format!("drain, {} jobs", shape.requests));
+    let rate = drain::embedded(frame, sink, shape, frame::LIMIT).await?.per_second();
+    let row = || Row::new("drain, embedded store", "jobs/s", rate);
+    let mut rows = vec![row().against("bare hyper-util client", bare).target(Target::RatioAtLeast(0.7))];
+    if let Ok(bullmq) = frame.bullmq().await? {
+        rows.push(row().against("BullMQ worker", bullmq.per_second()).target(Target::RatioAtLeast(6.0)));
+    }
+    Ok(rows)
+}
+
+async fn intake(frame: &Frame) -> Result<Vec<Row>> {
+    let append = frame.append().await?.per_second();
+    let jobs = frame.count(400_000);
+    progress(&format!("intake in process, {jobs} jobs, 256 callers"));
+    let folder = frame.scratch("intake")?;
+    let rate = intake::in_process(folder.path(), 256, jobs).await?.per_second();
+    let row = Row::new("intake in process, 256 callers", "jobs/s", rate);
+    Ok(vec![row.against("raw synced append", append).target(Target::RatioAtLeast(0.15))])
+}
+
+fn choose() -> Vec<Row> {
+    progress("choosing the next job");
+    let (few, many) = (choose::nanos(10), choose::nanos(100_000));
+    vec![
+        Row::new("choosing the next job, 10 tenants", "ns", few).target(Target::AtMost(1000.0)),
+        Row::new("choosing the next job, 100 000 tenants", "ns", many)
+            .against("with 10 tenants", few)
+            .target(Target::RatioAtMost(1.3)),
+    ]
 }
 
 async fn load(frame: &Frame) -> Result<Vec<Row>> {

@@ -1,1 +1,27 @@
-//! Placeholder.
+//! Entrega: an outbound gateway. Jobs go in, are made durable, and are delivered.
+//!
+//! # Layout
+//! The way of a job:
+//! - [`intake`]: validates, names, and has it stored; then the caller is answered
+//! - [`store`]: where it is safe; the lane machines of `entrega-core` decide what goes next
+//! - [`dispatch`]: claims it and makes an attempt
+//! - [`channel`]: how it leaves
+//! - [`settle`]: from the outcome to what becomes of it
+//! - [`upkeep`]: retention, dead letters that leave, replays
+//!
+//! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
+//! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
+
+pub mod api;
+pub mod chance;
+pub mod channel;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod dispatch;
+pub mod engine;
+pub mod intake;
+pub mod metrics;
+pub mod settle;
+pub mod store;
+pub mod upkeep;

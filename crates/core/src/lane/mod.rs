@@ -362,11 +362,7 @@ impl Lane {
         if let Some(gate) = &mut self.gate {
             gate.assume_spent(now);
         }
-        for tenant in &mut self.turns.tenants {
-            if let Some(gate) = &mut tenant.gate {
-                gate.assume_spent(now);
-            }
-        }
+        self.turns.assume_spent(now);
     }
 
     /// Sets a tenant's share of turns.

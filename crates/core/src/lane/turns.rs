@@ -58,6 +58,8 @@ pub(super) struct Turns {
     batch: u32,
     tenant_concurrency: u32,
     is_round_robin: bool,
+    /// Tenants seen for the first time start with their throttle used up at this moment.
+    spent_at: Option<Time>,
 }
 
 impl Turns {
@@ -71,6 +73,15 @@ impl Turns {
             batch: policy.fairness.max_jobs_per_tenant_batch,
             tenant_concurrency: policy.tenant_concurrency,
             is_round_robin: policy.fairness.enable_round_robin,
+            spent_at: None,
+        }
+    }
+
+    /// Treats every tenant's throttle as used up at `now`.
+    pub(super) fn assume_spent(&mut self, now: Time) {
+        self.spent_at = Some(now);
+        for gate in self.tenants.iter_mut().filter_map(|tenant| tenant.gate.as_mut()) {
+            gate.assume_spent(now);
         }
     }
 
@@ -84,6 +95,10 @@ impl Turns {
             return number;
         }
         let number = self.tenants.len() as u32;
+        let mut gate = Gate::new(policy, Scope::Tenant).map(Box::new);
+        if let (Some(gate), Some(spent_at)) = (&mut gate, self.spent_at) {
+            gate.assume_spent(spent_at);
+        }
         self.tenants.push(Tenant {
             name: name.clone(),
             queues: [List::EMPTY; 3],
@@ -91,7 +106,7 @@ impl Turns {
             parked: Parked::No,
             running: 0,
             weight: 1,
-            gate: Gate::new(policy, Scope::Tenant).map(Box::new),
+            gate,
             round: self.rounds,
             processed: 0,
             last_processed_at: Time::ZERO,

@@ -1,0 +1,63 @@
+//! The drain: synced jobs, delivered to the sink as fast as the lane lets them.
+//!
+//! Owns: the row's run.
+//! Invariant: all jobs are durable before the clock starts; it stops when the sink has them and every settlement is
+//! durable.
+//! Never: counts a job that was only attempted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use entrega_core::job::JobState;
+use tokio_util::sync::CancellationToken;
+
+use crate::bare::Shape;
+use crate::frame::Frame;
+use crate::ours;
+use crate::rate::Rate;
+use crate::sink::Sink;
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Jobs per second, embedded store.
+pub async fn embedded(frame: &Frame, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {
+    let folder = frame.scratch("drain")?;
+    let engine = ours::engine(folder.path())?;
+    let shutdown = CancellationToken::new();
+    let running = {
+        let (engine, shutdown) = (engine.clone(), shutdown.clone());
+        tokio::spawn(async move { engine.run(shutdown, Duration::from_secs(5)).await })
+    };
+    let url = format!("{}/", sink.origin());
+    let run = async {
+        // A tenth to warm up, as for the bare client.
+        drain(&engine, sink, &url, Shape { requests: shape.requests.div_ceil(10), ..shape }).await?;
+        drain(&engine, sink, &url, shape).await
+    };
+    let late = || format!("the drain took over {limit:?}");
+    let rate = tokio::time::timeout(limit, run).await.with_context(late)??;
+    shutdown.cancel();
+    running.await??;
+    Ok(rate)
+}
+
+async fn drain(engine: &entrega::engine::Engine, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
+    engine.store.set_paused(&ours::lane(), true).await?;
+    ours::fill(engine, url, &shape.body(), shape.requests).await?;
+    sink.reset().await?;
+    let start = Instant::now();
+    engine.store.set_paused(&ours::lane(), false).await?;
+    loop {
+        let lanes = engine.store.lanes().await?;
+        let sizes = &lanes[0].sizes;
+        let left = sizes.waiting() + sizes.in_state(JobState::Running);
+        if left == 0 {
+            break;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    engine.store.flush().await?;
+    let rate = Rate::new(shape.requests, start.elapsed());
+    sink.expect(shape.requests).await?;
+    Ok(rate)
+}

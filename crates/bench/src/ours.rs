@@ -1,0 +1,93 @@
+//! Entrega itself, set up the way the rows need it.
+//!
+//! Owns: an engine on the embedded store in a folder of its own.
+//! Invariant: what is measured is the engine that `entrega serve` runs; only the lane's capacity differs.
+//! Never: turns off syncing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use entrega::chance::Chance;
+use entrega::channel::Channel;
+use entrega::channel::http::HttpChannel;
+use entrega::clock::Clock;
+use entrega::engine::Engine;
+use entrega::intake::NewJob;
+use entrega::metrics::Metrics;
+use entrega::store::local::{LocalOptions, LocalStore, LsmDisk};
+use entrega_call::{AddressFilter, Client, ClientConfig};
+use entrega_core::job::{Body, HttpRequest, Payload, Priority};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::LanePolicy;
+
+/// Tenants that the work is spread over, as in real use.
+pub const TENANTS: u64 = 10;
+const CAPACITY: u32 = 2_000_000;
+
+/// The lane of all rows.
+pub fn lane() -> LaneName {
+    LaneName::new("http").expect("a lane name")
+}
+
+/// One of the tenants.
+pub fn tenant(number: u64) -> TenantName {
+    TenantName::new(&format!("tenant-{}", number % TENANTS)).expect("a tenant name")
+}
+
+/// An engine on the embedded store in `folder`, not yet running.
+pub fn engine(folder: &Path) -> Result<Arc<Engine>> {
+    let clock = Clock::system();
+    let policy = LanePolicy { capacity: CAPACITY, ..LanePolicy::http() };
+    let lanes = BTreeMap::from([(lane(), Arc::new(policy))]);
+    let options = LocalOptions {
+        lanes: lanes.clone(),
+        retention: Duration::from_secs(86_400),
+        free_bytes_min: 0,
+        export_dir: None,
+    };
+    let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] };
+    let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() })?;
+    let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
+    Ok(Arc::new(Engine {
+        store: Arc::new(LocalStore::open(Box::new(LsmDisk::open(folder)?), clock.clone(), options)?),
+        metrics: Metrics::new(lanes.keys()),
+        channels: HashMap::from([("http".to_owned(), http)]),
+        chance: Chance::from_system(),
+        clock,
+        filter,
+        lanes,
+    }))
+}
+
+/// A job that POSTs `body` to `url`.
+pub fn job(url: &str, body: Bytes) -> NewJob {
+    let request = HttpRequest { method: "POST".into(), url: url.into(), headers: Vec::new(), body: Body(body) };
+    NewJob {
+        lane: lane(),
+        priority: Priority::Normal,
+        payload: Payload::Http(request),
+        labels: BTreeMap::new(),
+        ttl: None,
+        delay: Duration::ZERO,
+        idempotency_key: None,
+    }
+}
+
+/// Submits `count` jobs, many to a call.
+pub async fn fill(engine: &Engine, url: &str, body: &Bytes, count: u64) -> Result<()> {
+    const AT_ONCE: u64 = 1000;
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(AT_ONCE);
+        let jobs = vec![job(url, body.clone()); now as usize];
+        for taken in engine.submit(&tenant(left / AT_ONCE), jobs).await {
+            taken?;
+        }
+        left -= now;
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Bodies: read within limits, then as JSON.
+//! Invariant: size, time and depth are bounded before anything is parsed.
+//! Never: reads a byte for a caller without the right key; extractors of callers come first.
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::Api;
+use super::problem::ApiError;
+use super::server::ServerLimits;
+
+/// The most levels of arrays and objects in a body.
+pub(super) const DEPTH_MAX: usize = 64;
+
+/// The bytes of a JSON body: within the limits, not yet parsed.
+pub(super) struct JsonBytes(pub(super) Bytes);
+
+/// A JSON body.
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl FromRequest<Arc<Api>> for JsonBytes {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBytes, ApiError> {
+        if !is_json(request.headers()) {
+            return Err(ApiError::NotJson);
+        }
+        let bytes = read(request.into_body(), &api.limits).await?;
+        check_depth(&bytes)?;
+        Ok(JsonBytes(bytes))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for JsonBody<T> {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBody<T>, ApiError> {
+        let JsonBytes(bytes) = JsonBytes::from_request(request, api).await?;
+        parse(&bytes).map(JsonBody)
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let essence = value.split_once(';').map_or(value, |(essence, _)| essence).trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > "+json".len()
+            && essence.is_char_boundary(essence.len() - "+json".len())
+            && essence[essence.len() - "+json".len()..].eq_ignore_ascii_case("+json"))
+}
+
+async fn read(body: Body, limits: &ServerLimits) -> Result<Bytes, ApiError> {
+    let bytes_max = limits.body_bytes_max;
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(ApiError::BodyTooLarge { bytes_max });
+    }
+    let limit = limits.body_timeout;
+    tokio::time::timeout(limit, collect(body, bytes_max)).await.unwrap_or(Err(ApiError::BodyTimeout { limit }))
+}
+
+/// The whole body. Most fit in one frame, which is then not copied.
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers are of no interest.
+        let Ok(data) = frame.map_err(|_| ApiError::BodyBroken)?.into_data() else { continue };
+        if first.len() + all.len() + data.len() > bytes_max {
+            return Err(ApiError::BodyTooLarge { bytes_max });
+        }
+        if first.is_empty() && all.is_empty() {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(bytes_max);
+            all.reserve(first.len() + data.len() + rest);
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Refuses what is nested too deeply, before a parser follows it down.
+fn check_depth(json: &[u8]) -> Result<(), ApiError> {
+    let (mut depth, mut in_text, mut is_escaped) = (0usize, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return Err(ApiError::TooDeep { depth_max: DEPTH_MAX });
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Reads JSON. What is no JSON is refused by line and column, what does not fit by field.
+pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(json).map_err(|error| match error.classify() {
+        Category::Data => misfit::<T>(json, &error),
+        Category::Syntax | Category::Eof | Category::Io => bad_json(&error),
+    })
+}
+
+/// What is no JSON at all.
+pub(super) fn bad_json(error: &serde_json::Error) -> ApiError {
+    ApiError::BadJson { reason: without_place(error), line: error.line(), column: error.column() }
+}
+
+/// Serde says what does not fit, but not where: a second, slower reading finds the path.
+fn misfit<T: DeserializeOwned>(json: &[u8], error: &serde_json::Error) -> ApiError {
+    let message = error.to_string();
+    let mut path = None;
+    if let Err(rejection) = axum::Json::<T>::from_bytes(json) {
+        let mut cause = rejection.source();
+        while let (Some(inner), None) = (cause, &path) {
+            path = inner.to_string().strip_suffix(&message).map(|path| path.trim_end_matches(": ").to_owned());
+            cause = inner.source();
+        }
+    }
+    let detail = without_place(error);
+    let path = path.filter(|path| !path.is_empty() && path != ".");
+    let field = match (path, absent_or_repeated(&detail)) {
+        (Some(path), Some(name)) => format!("{path}.{name}"),
+        (None, Some(name)) => name.to_owned(),
+        (Some(path), None) => path,
+        (None, None) => "body".to_owned(),
+    };
+    ApiError::invalid(field, detail)
+}
+
+/// The field of such a message: its path ends at what lacks it, or has it twice.
+pub(super) fn absent_or_repeated(message: &str) -> Option<&str> {
+    let rest = message.strip_prefix("missing field `").or_else(|| message.strip_prefix("duplicate field `"))?;
+    rest.split_once('`').map(|(name, _)| name)
+}
+
+/// The message without the line and column that `serde_json` adds.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_brackets_but_not_those_in_texts() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(check_depth(nested(DEPTH_MAX).as_bytes()).is_ok());
+        assert!(check_depth(nested(DEPTH_MAX + 1).as_bytes()).is_err());
+        let flat = format!(r#"["{}", "\"{}"]"#, "[".repeat(100), "{".repeat(100));
+        assert!(check_depth(flat.as_bytes()).is_ok());
+        assert!(check_depth("[]".repeat(100).as_bytes()).is_ok(), "side by side is not nested");
+    }
+
+    #[test]
+    fn json_has_several_names() {
+        for (value, expected) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/vnd.x+json", true),
+            ("text/plain", false),
+            ("application/x-www-form-urlencoded", false),
+            ("json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, value.parse().unwrap());
+            assert_eq!(is_json(&headers), expected, "{value}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}

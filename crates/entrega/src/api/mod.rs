@@ -1,0 +1,127 @@
+//! The HTTP API: how programs and people reach an engine.
+//! Invariant: every handler is parse, engine or store, convert; every error is a problem document ([`problem`]).
+//! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
+//!
+//! # Layout
+//! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong
+//! - `jobs`, `submit`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `keys`, `health`: the calls, by noun
+//! - `openapi`, `schema`: the same calls as a document
+
+mod auth;
+mod body;
+mod dlq;
+mod export;
+mod health;
+mod jobs;
+mod keys;
+mod lanes;
+mod openapi;
+mod page;
+mod problem;
+mod query;
+mod replays;
+mod schema;
+mod server;
+mod submit;
+mod tenants;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{delete, get, post, put};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::time::Time;
+use tokio_util::sync::CancellationToken;
+
+pub use self::auth::{hash_key, new_key};
+pub use self::openapi::openapi;
+pub use self::server::{ServerLimits, serve};
+
+use self::problem::ApiError;
+use crate::engine::Engine;
+use crate::store::{ApiKey, KeyScope};
+
+/// The lane of a job that names none.
+const DEFAULT_LANE: &str = "http";
+/// The tenant of whoever holds the admin key.
+const ADMIN_TENANT: &str = "default";
+
+/// What the API works on.
+#[derive(Clone)]
+pub struct ApiState {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// [`hash_key`] of the admin key; the key itself is not kept.
+    pub admin_hash: [u8; 32],
+    /// Whether `/metrics` answers without the admin key.
+    pub open_metrics: bool,
+}
+
+/// What every handler gets.
+struct Api {
+    engine: Arc<Engine>,
+    admin: Arc<ApiKey>,
+    open_metrics: bool,
+    default_lane: LaneName,
+    limits: ServerLimits,
+    /// Ends long polls, so that they do not hold up a shutdown.
+    shutdown: CancellationToken,
+}
+
+impl Api {
+    fn new(state: ApiState, limits: ServerLimits, shutdown: CancellationToken) -> Api {
+        let admin = ApiKey {
+            id: "admin".into(),
+            hash: state.admin_hash,
+            tenant: TenantName::new(ADMIN_TENANT).expect("a tenant name"),
+            scopes: vec![KeyScope::Admin],
+            created_at: Time::ZERO,
+        };
+        Api {
+            engine: state.engine,
+            admin: Arc::new(admin),
+            open_metrics: state.open_metrics,
+            default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
+            limits,
+            shutdown,
+        }
+    }
+
+    /// A new id of any kind: made like a job's, so that those of a kind sort by age.
+    fn new_id(&self, kind: &str) -> String {
+        let id = self.engine.chance.job_id(self.engine.clock.now()).to_string();
+        format!("{kind}_{}", id.trim_start_matches("job_"))
+    }
+}
+
+/// All routes. Each is also listed in [`openapi()`]; a test compares the two.
+fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/jobs", post(submit::submit).get(jobs::list))
+        .route("/v1/jobs/{id}", get(jobs::show).delete(jobs::cancel))
+        .route("/v1/jobs/{id}/unblock", post(jobs::unblock))
+        .route("/v1/jobs/{id}/explain", get(jobs::explain))
+        .route("/v1/lanes", get(lanes::list))
+        .route("/v1/lanes/{lane}/pause", post(lanes::pause))
+        .route("/v1/lanes/{lane}/resume", post(lanes::resume))
+        .route("/v1/dlq", get(dlq::list))
+        .route("/v1/dlq/stats", get(dlq::stats))
+        .route("/v1/dlq/export", get(export::export))
+        .route("/v1/dlq/replay", post(replays::start))
+        .route("/v1/dlq/{id}", get(dlq::show))
+        .route("/v1/dlq/{id}/replay", post(dlq::replay))
+        .route("/v1/dlq/{id}/discard", post(dlq::discard))
+        .route("/v1/replays", get(replays::list))
+        .route("/v1/replays/{id}", get(replays::show))
+        .route("/v1/tenants", get(tenants::list))
+        .route("/v1/tenants/{tenant}", put(tenants::set))
+        .route("/v1/keys", post(keys::create).get(keys::list))
+        .route("/v1/keys/{id}", delete(keys::remove))
+        .route("/metrics", get(health::metrics))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/openapi.json", get(openapi::document))
+        .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed })
+        .fallback(|| async { ApiError::NoRoute })
+        .with_state(Arc::new(api))
+}

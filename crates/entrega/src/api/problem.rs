@@ -1,0 +1,187 @@
+//! Problems: every error as an RFC 9457 document.
+//! Invariant: this is the only place that turns an error into a status; a caller's mistake names the field.
+//! Never: shows what belongs in a log: paths, backtraces, secrets.
+
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::intake::Refusal;
+use crate::store::{ChangeError, KeyScope, StoreError};
+
+/// The content type of a problem document.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What went wrong (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// Names the kind of problem; stable, for programs.
+    #[serde(rename = "type")]
+    #[schema(example = "urn:entrega:problem:validation")]
+    kind: &'static str,
+    /// The kind in words.
+    title: &'static str,
+    /// The status code again.
+    status: u16,
+    /// What happened here, and what would help.
+    detail: String,
+    /// The fields that are wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FieldProblem>,
+}
+
+/// A field that is wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct FieldProblem {
+    /// Which: a path such as `request.url`, or the name of a query parameter.
+    field: String,
+    /// What is wrong with it.
+    detail: String,
+}
+
+/// Whatever a call can fail with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    #[error("send a key: Authorization: Bearer <key>")]
+    NoKey,
+    #[error("this key is not known; it may have been removed")]
+    UnknownKey,
+    #[error("this key lacks the scope '{}'", scope_name(*scope))]
+    MissingScope { scope: KeyScope },
+    #[error("naming another tenant needs the scope 'admin'")]
+    OtherTenant,
+    #[error("{field}: {detail}")]
+    Invalid { field: String, detail: String },
+    #[error("the body is not JSON: {reason} (line {line}, column {column})")]
+    BadJson { reason: String, line: usize, column: usize },
+    #[error("the body is nested more than {depth_max} levels deep")]
+    TooDeep { depth_max: usize },
+    #[error("the body could not be read; was the connection cut?")]
+    BodyBroken,
+    #[error("the body did not arrive within {} s", limit.as_secs())]
+    BodyTimeout { limit: std::time::Duration },
+    #[error("the body is larger than {bytes_max} bytes")]
+    BodyTooLarge { bytes_max: usize },
+    #[error("send JSON, with Content-Type: application/json")]
+    NotJson,
+    #[error("there is no such path; /openapi.json lists them all")]
+    NoRoute,
+    #[error("this path does not take this method; the Allow header lists those it takes")]
+    MethodNotAllowed,
+    #[error("there is no {what} with this id")]
+    NotFound { what: &'static str },
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+/// The kinds of problems: status, type, title.
+type Kind = (StatusCode, &'static str, &'static str);
+
+const UNAUTHORIZED: Kind = (StatusCode::UNAUTHORIZED, "urn:entrega:problem:unauthorized", "No valid key");
+const FORBIDDEN: Kind = (StatusCode::FORBIDDEN, "urn:entrega:problem:forbidden", "The key may not do this");
+const VALIDATION: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "urn:entrega:problem:validation", "A field is wrong");
+const BAD_BODY: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:bad-body", "The body cannot be read");
+const TIMEOUT: Kind = (StatusCode::REQUEST_TIMEOUT, "urn:entrega:problem:timeout", "The request took too long");
+const TOO_LARGE: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "urn:entrega:problem:too-large", "The body is too large");
+const NOT_JSON: Kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "urn:entrega:problem:not-json", "The body is not JSON");
+const NOT_FOUND: Kind = (StatusCode::NOT_FOUND, "urn:entrega:problem:not-found", "Not found");
+const METHOD: Kind = (StatusCode::METHOD_NOT_ALLOWED, "urn:entrega:problem:method", "Method not allowed");
+const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "Not in a state for this");
+const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
+const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
+const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
+const UNREADABLE: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:store", "The store cannot be read");
+
+fn scope_name(scope: KeyScope) -> &'static str {
+    match scope {
+        KeyScope::Send => "send",
+        KeyScope::Read => "read",
+        KeyScope::Admin => "admin",
+    }
+}
+
+impl ApiError {
+    /// A field that is wrong.
+    pub(super) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> ApiError {
+        ApiError::Invalid { field: field.into(), detail: detail.into() }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            ApiError::NoKey | ApiError::UnknownKey => UNAUTHORIZED,
+            ApiError::MissingScope { .. } | ApiError::OtherTenant => FORBIDDEN,
+            ApiError::Invalid { .. } | ApiError::Refused(Refusal::Invalid { .. }) => VALIDATION,
+            // Where a job was to go is a field of the submission; elsewhere the lane is part of the path.
+            ApiError::Refused(Refusal::Store(StoreError::UnknownLane { .. })) => VALIDATION,
+            ApiError::BadJson { .. } | ApiError::TooDeep { .. } | ApiError::BodyBroken => BAD_BODY,
+            ApiError::BodyTimeout { .. } => TIMEOUT,
+            ApiError::BodyTooLarge { .. } => TOO_LARGE,
+            ApiError::NotJson => NOT_JSON,
+            ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::Change(ChangeError::Unknown) => NOT_FOUND,
+            ApiError::MethodNotAllowed => METHOD,
+            ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
+            ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::Store(error))
+            | ApiError::Store(error)
+            | ApiError::Change(ChangeError::Store(error)) => store_kind(error),
+        }
+    }
+
+    fn errors(&self) -> Vec<FieldProblem> {
+        let one = |field: &str, detail: String| vec![FieldProblem { field: field.to_owned(), detail }];
+        match self {
+            ApiError::Invalid { field, detail } => one(field, detail.clone()),
+            ApiError::Refused(Refusal::Invalid { field, problem }) => one(field, problem.clone()),
+            ApiError::Refused(Refusal::Store(error @ StoreError::UnknownLane { .. })) => one("lane", error.to_string()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The document.
+    pub(super) fn problem(&self) -> Problem {
+        let (status, kind, title) = self.kind();
+        if status.is_server_error() && !matches!(self, ApiError::Refused(Refusal::Full { .. })) {
+            tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
+        }
+        Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors() }
+    }
+}
+
+fn store_kind(error: &StoreError) -> Kind {
+    match error {
+        StoreError::Stopped { .. } => STOPPED,
+        StoreError::DiskFull { .. } => DISK_FULL,
+        StoreError::UnknownLane { .. } => NOT_FOUND,
+        StoreError::Disk(_) => UNREADABLE,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let problem = self.problem();
+        // Strings and numbers always encode; the status alone would still be true.
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let status = self.kind().0;
+        let mut response = (status, [(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON))], body).into_response();
+        let headers = response.headers_mut();
+        match &self {
+            ApiError::NoKey => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ApiError::UnknownKey => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+            }
+            ApiError::Refused(Refusal::Full { retry_after, .. }) => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
+            }
+            _ => {}
+        }
+        response
+    }
+}

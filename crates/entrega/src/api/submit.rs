@@ -1,0 +1,250 @@
+//! Submitting: from a body to jobs that are safe.
+//! Invariant: a body that is JSON reaches its destination byte for byte; in an array, a bad job harms no other.
+//! Never: answers before the engine has said that a job is durable.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use entrega_core::id::JobId;
+use entrega_core::job::{Body, HttpRequest, Payload, Priority};
+use entrega_core::name::{LaneName, TenantName};
+use futures_util::future::join_all;
+use http::StatusCode;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::auth::{Principal, Sender};
+use super::body::{self, JsonBytes};
+use super::problem::{ApiError, Problem};
+use super::{Api, schema};
+use crate::intake::NewJob;
+
+/// Jobs in one array.
+const JOBS_MAX: usize = 1000;
+const JSON: &str = "application/json";
+
+/// A job to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct JobWish {
+    /// The lane; `http` if left out.
+    #[schema(value_type = Option<String>, example = "http")]
+    lane: Option<LaneName>,
+    /// The call to make.
+    request: RequestWish,
+    /// How urgent within the lane.
+    #[schema(value_type = Option<schema::Priority>)]
+    priority: Option<Priority>,
+    /// Dropped when it still waits after this; the lane's own if left out.
+    #[schema(minimum = 1)]
+    ttl_ms: Option<u64>,
+    /// Not attempted before this has passed.
+    delay_ms: Option<u64>,
+    /// Free words carried into logs and dead letters.
+    labels: Option<BTreeMap<String, String>>,
+    /// For whom; another tenant than the key's own needs the scope `admin`.
+    #[schema(value_type = Option<String>)]
+    tenant: Option<TenantName>,
+    /// Sent with every attempt, so that the destination can tell a repeat.
+    idempotency_key: Option<String>,
+}
+
+/// An HTTP call to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RequestWish {
+    /// `POST` if left out.
+    method: Option<String>,
+    /// Absolute.
+    #[schema(example = "https://example.com/orders")]
+    url: String,
+    /// In the order given.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, String>, required = false)]
+    headers: Headers,
+    /// A text is sent as it is. Any other value is sent as the JSON that was given, byte for byte, as
+    /// `application/json` unless the headers say otherwise. `null` is no body.
+    #[schema(value_type = Option<serde_json::Value>)]
+    body: Option<Box<RawValue>>,
+    /// Bytes to send, instead of `body`.
+    body_base64: Option<String>,
+}
+
+/// Headers in the order of the JSON object, repeats included.
+#[derive(Default)]
+struct Headers(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Headers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Headers, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Headers;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of header names and values")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
+                let mut headers = Vec::new();
+                while let Some(header) = map.next_entry()? {
+                    headers.push(header);
+                }
+                Ok(Headers(headers))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+impl JobWish {
+    /// Whom it is for, and what it is.
+    fn into_job(self, api: &Api, who: &Principal) -> Result<(TenantName, NewJob), ApiError> {
+        let tenant = who.acts_for(self.tenant)?;
+        let job = NewJob {
+            lane: self.lane.unwrap_or_else(|| api.default_lane.clone()),
+            priority: self.priority.unwrap_or_default(),
+            payload: Payload::Http(self.request.into_request()?),
+            labels: self.labels.unwrap_or_default(),
+            ttl: self.ttl_ms.map(Duration::from_millis),
+            delay: Duration::from_millis(self.delay_ms.unwrap_or(0)),
+            idempotency_key: self.idempotency_key,
+        };
+        Ok((tenant, job))
+    }
+}
+
+impl RequestWish {
+    fn into_request(self) -> Result<HttpRequest, ApiError> {
+        let Headers(mut headers) = self.headers;
+        let body = match (self.body, self.body_base64) {
+            (None, None) => Bytes::new(),
+            (Some(_), Some(_)) => {
+                return Err(ApiError::invalid("request.bodyBase64", "give either body or bodyBase64, not both"));
+            }
+            (None, Some(text)) => BASE64
+                .decode(text)
+                .map_err(|error| ApiError::invalid("request.bodyBase64", format!("not base64: {error}")))?
+                .into(),
+            (Some(json), None) if json.get().starts_with('"') => body::parse::<String>(json.get().as_bytes())?.into(),
+            (Some(json), None) => {
+                if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE.as_str())) {
+                    headers.push((CONTENT_TYPE.to_string(), JSON.to_owned()));
+                }
+                Bytes::from(String::from(Box::<str>::from(json)))
+            }
+        };
+        let method = self.method.unwrap_or_else(|| "POST".to_owned());
+        Ok(HttpRequest { method, url: self.url, headers, body: Body(body) })
+    }
+}
+
+/// A job that was taken.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Taken {
+    /// Its id.
+    #[schema(value_type = String, example = "job_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+    job_id: JobId,
+}
+
+/// One answer of an array.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum ItemAnswer {
+    /// It is safe.
+    Taken(Taken),
+    /// It was not taken.
+    Refused {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+/// Take jobs
+///
+/// One job, or an array of 1 to 1000 that is taken in one durable write and answered one by one. What is answered
+/// with a `jobId` is durable.
+#[utoipa::path(
+    post, path = "/v1/jobs", tag = "jobs", security(("key" = ["send"])),
+    request_body(content = schema::OneOrMany<JobWish>, description = "One job, or an array of them"),
+    responses(
+        (status = 201, description = "Taken. For an array: all of them, in order", body = schema::OneOrMany<Taken>,
+            headers(("location" = String, description = "Where a single job can be looked at"))),
+        (status = 207, description = "Some of an array were not taken; in order", body = Vec<ItemAnswer>),
+        (status = 507, description = "The disk is nearly full", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn submit(
+    State(api): State<Arc<Api>>,
+    Sender(who): Sender,
+    JsonBytes(json): JsonBytes,
+) -> Result<Response, ApiError> {
+    match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'[') => submit_many(&api, &who, &json).await,
+        _ => submit_one(&api, &who, &json).await,
+    }
+}
+
+async fn submit_one(api: &Api, who: &Principal, json: &[u8]) -> Result<Response, ApiError> {
+    let (tenant, job) = body::parse::<JobWish>(json)?.into_job(api, who)?;
+    let mut answers = api.engine.submit(&tenant, vec![job]).await;
+    let job_id = answers.pop().expect("one answer per job")?;
+    let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{job_id}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+async fn submit_many(api: &Api, who: &Principal, json: &[u8]) -> Result<Response, ApiError> {
+    let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
+    if !(1..=JOBS_MAX).contains(&wishes.len()) {
+        return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", wishes.len())));
+    }
+    let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(wishes.len());
+    let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<NewJob>)> = BTreeMap::new();
+    for (index, wish) in wishes.into_iter().enumerate() {
+        let job = body::parse::<JobWish>(wish.get().as_bytes()).and_then(|wish| wish.into_job(api, who));
+        match job {
+            Ok((tenant, job)) => {
+                let (places, jobs) = by_tenant.entry(tenant).or_default();
+                places.push(index);
+                jobs.push(job);
+                answers.push(None);
+            }
+            Err(error) => answers.push(Some(Err(error))),
+        }
+    }
+    // At once, so that the writes of several tenants share one sync.
+    let writes = by_tenant.into_iter().map(|(tenant, (places, jobs))| async move {
+        let answers = api.engine.submit(&tenant, jobs).await;
+        places.into_iter().zip(answers)
+    });
+    for (place, answer) in join_all(writes).await.into_iter().flatten() {
+        answers[place] = Some(answer.map_err(ApiError::from));
+    }
+    let status = match answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
+        true => StatusCode::CREATED,
+        false => StatusCode::MULTI_STATUS,
+    };
+    let items: Vec<ItemAnswer> = answers.into_iter().flatten().map(ItemAnswer::from).collect();
+    Ok((status, Json(items)).into_response())
+}
+
+impl From<Result<JobId, ApiError>> for ItemAnswer {
+    fn from(answer: Result<JobId, ApiError>) -> ItemAnswer {
+        match answer {
+            Ok(job_id) => ItemAnswer::Taken(Taken { job_id }),
+            Err(error) => ItemAnswer::Refused { problem: error.problem() },
+        }
+    }
+}

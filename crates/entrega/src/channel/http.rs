@@ -1,0 +1,100 @@
+//! The `http` channel: one request, one answer.
+//! Invariant: every attempt carries the same id and idempotency key.
+//! Never: follows redirects or tries twice.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use entrega_call::{CallError, Client, parse_retry_after};
+use entrega_core::job::{HttpRequest, Payload};
+use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use http::header::{HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, Request};
+use tokio::time::Instant;
+
+use super::Channel;
+use crate::clock::Clock;
+use crate::store::ClaimedJob;
+
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
+
+/// Plain HTTP calls.
+pub struct HttpChannel {
+    client: Client,
+    clock: Clock,
+}
+
+impl HttpChannel {
+    /// Calls through this client.
+    pub fn new(client: Client, clock: Clock) -> HttpChannel {
+        HttpChannel { client, clock }
+    }
+}
+
+#[async_trait]
+impl Channel for HttpChannel {
+    async fn attempt(&self, claimed: &ClaimedJob, deadline: Instant) -> Outcome {
+        let request = match build(claimed) {
+            Ok(request) => request,
+            Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
+        };
+        match self.client.call(request, deadline).await {
+            Ok(answer) => {
+                let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+                Outcome::Answer(Answer {
+                    retry_after: retry_after.and_then(|value| parse_retry_after(value, self.clock.now().as_millis())),
+                    status: answer.status,
+                    headers: answer.headers,
+                    body: answer.body,
+                    truncated: answer.truncated,
+                })
+            }
+            Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
+        }
+    }
+}
+
+fn kind(error: &CallError) -> FaultKind {
+    match error {
+        CallError::Resolve { .. } => FaultKind::Resolve,
+        CallError::Forbidden(_) => FaultKind::Forbidden,
+        CallError::Connect { .. } => FaultKind::Connect,
+        CallError::Tls { .. } => FaultKind::Tls,
+        CallError::Timeout => FaultKind::Timeout,
+        CallError::Aborted { .. } => FaultKind::Aborted,
+        CallError::BadRequest(_) => FaultKind::Invalid,
+    }
+}
+
+/// The request of a job. It was checked when it was taken; what cannot be built now was written by another program.
+fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
+    let Payload::Http(wanted) = &claimed.job.payload else {
+        return Err("the job carries no HTTP request".into());
+    };
+    let mut request = Request::builder()
+        .method(wanted.method.as_str())
+        .uri(wanted.url.as_str())
+        .body(wanted.body.0.clone())
+        .map_err(|error| error.to_string())?;
+    let headers = request.headers_mut();
+    let id = claimed.job.id.to_string();
+    let key = claimed.job.idempotency_key.as_deref().unwrap_or(&id);
+    headers.insert(USER_AGENT, OUR_NAME.clone());
+    headers.insert(REQUEST_ID.clone(), HeaderValue::from_str(&id).map_err(|error| error.to_string())?);
+    headers.insert(IDEMPOTENCY_KEY.clone(), HeaderValue::from_str(key).map_err(|error| error.to_string())?);
+    add_headers(headers, wanted)?;
+    Ok(request)
+}
+
+/// The caller's own come last: they may replace ours, but not the id.
+fn add_headers(headers: &mut HeaderMap, wanted: &HttpRequest) -> Result<(), String> {
+    for (name, value) in &wanted.headers {
+        let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+        let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
+        if name != REQUEST_ID {
+            headers.insert(name, value);
+        }
+    }
+    Ok(())
+}

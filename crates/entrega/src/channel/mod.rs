@@ -1,0 +1,18 @@
+//! Channels: how a job leaves.
+//! Invariant: an attempt ends by its deadline with an outcome; it never decides what that means.
+//! Never: retries, stores, or knows lanes.
+
+pub mod http;
+
+use async_trait::async_trait;
+use entrega_core::outcome::Outcome;
+use tokio::time::Instant;
+
+use crate::store::ClaimedJob;
+
+/// A way out.
+#[async_trait]
+pub trait Channel: Send + Sync + 'static {
+    /// Makes one attempt under one deadline.
+    async fn attempt(&self, job: &ClaimedJob, deadline: Instant) -> Outcome;
+}

@@ -1,0 +1,339 @@
+//! Configuration: from texts in several places to one value that can be run.
+//! Invariant: a [`Config`] that exists was checked; every key that somebody wrote was read.
+//! Never: reads the environment by itself; it is an argument, so that tests need no other world.
+//!
+//! # Layout
+//! - `defaults.toml`: every key with its default, built in; also the reference
+//! - `source`: the places; `layer`: merged into one table
+//! - `section`: reading a table, refusing what is unknown or does not fit
+//! - `lane`: the policies
+//! - `print`: the way back to text
+//! - `error`: what can be wrong
+
+mod error;
+mod lane;
+mod layer;
+mod print;
+mod section;
+mod source;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega_call::{AddressFilter, ClientConfig};
+use entrega_core::name::LaneName;
+use entrega_core::policy::LanePolicy;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tracing_subscriber::EnvFilter;
+
+pub use self::error::{ConfigError, Origin};
+pub use self::source::{ConfigFile, ConfigSources, Options};
+
+use self::section::{Given, Section};
+use crate::store::local::LocalOptions;
+
+/// Every key with its default and what it is for.
+pub const DEFAULTS: &str = include_str!("defaults.toml");
+/// The file that is used when none is named.
+pub const FILE_NAME: &str = "entrega.toml";
+/// The variable with the operator's key.
+pub const ADMIN_KEY_VARIABLE: &str = "ENTREGA_ADMIN_KEY";
+const ADMIN_KEY_LENGTH_MIN: usize = 16;
+const ADMIN_KEY_LENGTH_MAX: usize = 256;
+const MIB: u64 = 1 << 20;
+
+/// A text that must not be shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// `[server]`: how callers reach us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Whether that may be a public address without TLS.
+    pub insecure_listen: bool,
+    /// Callers at once.
+    pub connections_max: usize,
+    /// For a request's headers.
+    pub header_timeout: Duration,
+    /// For a request's body.
+    pub body_timeout: Duration,
+}
+
+/// Where jobs are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// On disk, in this process.
+    Embedded,
+    /// Gone when the process ends.
+    Memory,
+}
+
+/// `[store]`: where jobs are safe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Which store.
+    pub kind: StoreKind,
+    /// Its directory, and that of the admin key.
+    pub data: PathBuf,
+    /// How long ended jobs are kept.
+    pub retention: Duration,
+    /// New work is refused when less is free.
+    pub free_space_min_mib: u64,
+    /// Whether dead letters that leave are written down.
+    pub export_dead_letters: bool,
+}
+
+/// `[outbound]`: where calls may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboundConfig {
+    /// Whether plain http may be called.
+    pub allow_http: bool,
+    /// Networks that are open although they are not public.
+    pub allow_networks: Vec<IpNet>,
+    /// Certificates to trust beside the public roots.
+    pub ca_file: Option<PathBuf>,
+    /// How much of an answer is kept.
+    pub answer_kib_max: usize,
+    /// Idle connections kept to one host.
+    pub idle_connections_per_host: usize,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON elsewhere.
+    Auto,
+    /// One object a line.
+    Json,
+    /// For people.
+    Pretty,
+}
+
+/// `[log]`: what is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A level, or levels by module; `tracing_subscriber::EnvFilter` takes it.
+    pub level: String,
+    /// How it looks.
+    pub format: LogFormat,
+}
+
+/// `[shutdown]`: how it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutdownConfig {
+    /// How long attempts under way may take to end.
+    pub grace: Duration,
+}
+
+/// Everything an operator can say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How callers reach us.
+    pub server: ServerConfig,
+    /// Where jobs are safe.
+    pub store: StoreConfig,
+    /// Where calls may go.
+    pub outbound: OutboundConfig,
+    /// What is written down.
+    pub log: LogConfig,
+    /// How it ends.
+    pub shutdown: ShutdownConfig,
+    /// The lanes there are.
+    pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// The operator's key, where the environment sets it.
+    pub admin_key: Option<Secret>,
+}
+
+impl Config {
+    /// Puts the layers together, reads and checks them.
+    pub fn load(sources: ConfigSources) -> Result<Config, ConfigError> {
+        let layers = source::gather(&sources)?;
+        let mut root = Section::root(&layers);
+        let mut config = Config {
+            server: read_server(root.get_default("server")?.section()?)?,
+            store: read_store(root.get_default("store")?.section()?)?,
+            outbound: read_outbound(root.get_default("outbound")?.section()?)?,
+            log: read_log(root.get_default("log")?.section()?)?,
+            shutdown: read_shutdown(root.get_default("shutdown")?.section()?)?,
+            lanes: read_lanes(root.get_default("lanes")?.section()?)?,
+            admin_key: read_admin_key(&sources.env)?,
+        };
+        root.finish()?;
+        if sources.options.dev {
+            config.open_for_development();
+        }
+        config.check_listen(layers.origin("server.listen"))?;
+        Ok(config)
+    }
+
+    /// Opens plain HTTP and this machine, beside what is open anyway.
+    fn open_for_development(&mut self) {
+        self.outbound.allow_http = true;
+        for network in [
+            IpNet::from(Ipv4Net::new_assert([127, 0, 0, 0].into(), 8)),
+            Ipv6Net::new_assert(std::net::Ipv6Addr::LOCALHOST, 128).into(),
+        ] {
+            if !self.outbound.allow_networks.contains(&network) {
+                self.outbound.allow_networks.push(network);
+            }
+        }
+    }
+
+    /// Refuses an address that other machines reach, unless the operator said that this is meant.
+    fn check_listen(&self, origin: Origin) -> Result<(), ConfigError> {
+        let address = self.server.listen;
+        match address.ip().to_canonical().is_loopback() || self.server.insecure_listen {
+            true => Ok(()),
+            false => Err(ConfigError::PublicListen { address, origin }),
+        }
+    }
+
+    /// Which destinations may be called.
+    pub fn filter(&self) -> AddressFilter {
+        AddressFilter { allow_http: self.outbound.allow_http, allow_networks: self.outbound.allow_networks.clone() }
+    }
+
+    /// How the client that makes the calls is set up. Reads the extra certificates.
+    pub fn client(&self) -> Result<ClientConfig, ConfigError> {
+        let read = |file: &PathBuf| {
+            std::fs::read(file).map_err(|source| ConfigError::Unreadable { file: file.clone(), source })
+        };
+        Ok(ClientConfig {
+            filter: self.filter(),
+            extra_ca_pem: self.outbound.ca_file.as_ref().map(read).transpose()?,
+            answer_bytes_max: self.outbound.answer_kib_max * 1024,
+            idle_per_host_max: self.outbound.idle_connections_per_host,
+            ..ClientConfig::default()
+        })
+    }
+
+    /// How the local store is set up.
+    pub fn local_store(&self) -> LocalOptions {
+        let exports = self.store.export_dead_letters && self.store.kind == StoreKind::Embedded;
+        LocalOptions {
+            lanes: self.lanes.clone(),
+            retention: self.store.retention,
+            free_bytes_min: self.store.free_space_min_mib.saturating_mul(MIB),
+            export_dir: exports.then(|| self.store.data.join("dead-letters")),
+        }
+    }
+
+    /// Where the operator's key is kept.
+    pub fn admin_key_file(&self) -> PathBuf {
+        self.store.data.join("admin-key")
+    }
+}
+
+fn read_server(mut server: Section<'_>) -> Result<ServerConfig, ConfigError> {
+    let read = ServerConfig {
+        listen: server.get_default("listen")?.parse("an address and a port, such as \"127.0.0.1:8080\"")?,
+        insecure_listen: server.get_default("insecure_listen")?.flag()?,
+        connections_max: server.get_default("connections_max")?.number(1..=1_000_000)?,
+        header_timeout: server.get_default("header_timeout")?.positive_duration()?,
+        body_timeout: server.get_default("body_timeout")?.positive_duration()?,
+    };
+    server.finish()?;
+    Ok(read)
+}
+
+fn read_store(mut store: Section<'_>) -> Result<StoreConfig, ConfigError> {
+    let read = StoreConfig {
+        kind: read_kind(store.get_default("kind")?)?,
+        data: read_path(store.get_default("data")?)?,
+        retention: store.get_default("retention")?.duration()?,
+        free_space_min_mib: store.get_default("free_space_min_mib")?.number(0..=1 << 30)?,
+        export_dead_letters: store.get_default("export_dead_letters")?.flag()?,
+    };
+    store.finish()?;
+    Ok(read)
+}
+
+fn read_kind(kind: Given<'_>) -> Result<StoreKind, ConfigError> {
+    let text = kind.text()?;
+    if text.starts_with("redis://") || text.starts_with("rediss://") {
+        return Err(kind.must_be("\"embedded\" or \"memory\"; the Redis store is not in this build yet"));
+    }
+    kind.choice(&print::STORES)
+}
+
+fn read_path(path: Given<'_>) -> Result<PathBuf, ConfigError> {
+    match path.text()? {
+        text if text.is_empty() => Err(path.must_be("a path")),
+        text => Ok(text.into()),
+    }
+}
+
+fn read_outbound(mut outbound: Section<'_>) -> Result<OutboundConfig, ConfigError> {
+    let networks = outbound.get_default("allow_networks")?.list()?;
+    let read = OutboundConfig {
+        allow_http: outbound.get_default("allow_http")?.flag()?,
+        allow_networks: networks.into_iter().map(read_network).collect::<Result<_, _>>()?,
+        ca_file: outbound.get("ca_file").map(read_path).transpose()?,
+        answer_kib_max: outbound.get_default("answer_kib_max")?.number(1..=65_536)?,
+        idle_connections_per_host: outbound.get_default("idle_connections_per_host")?.number(0..=100_000)?,
+    };
+    outbound.finish()?;
+    Ok(read)
+}
+
+fn read_network(given: Given<'_>) -> Result<IpNet, ConfigError> {
+    let address = given.text()?.parse::<IpAddr>();
+    address.map(IpNet::from).or_else(|_| given.parse("a network, such as \"10.20.0.0/16\" or \"::1/128\""))
+}
+
+fn read_log(mut log: Section<'_>) -> Result<LogConfig, ConfigError> {
+    let level = log.get_default("level")?;
+    let right = "error, warn, info, debug or trace, or levels by module such as \"info,entrega=debug\"";
+    level.parse::<EnvFilter>(right)?;
+    let read = LogConfig { level: level.text()?, format: log.get_default("format")?.choice(&print::LOG_FORMATS)? };
+    log.finish()?;
+    Ok(read)
+}
+
+fn read_shutdown(mut shutdown: Section<'_>) -> Result<ShutdownConfig, ConfigError> {
+    let read = ShutdownConfig { grace: shutdown.get_default("grace")?.duration()? };
+    shutdown.finish()?;
+    Ok(read)
+}
+
+fn read_lanes(lanes: Section<'_>) -> Result<BTreeMap<LaneName, Arc<LanePolicy>>, ConfigError> {
+    lanes
+        .named()
+        .map(|(name, given)| {
+            let origin = given.origin();
+            let name = LaneName::new(&name).map_err(|source| ConfigError::BadLaneName { origin, source })?;
+            let policy = lane::read(given.section()?)?;
+            policy.check().map_err(|source| ConfigError::BadLane { lane: name.clone(), source })?;
+            Ok((name, Arc::new(policy)))
+        })
+        .collect()
+}
+
+fn read_admin_key(env: &[(String, String)]) -> Result<Option<Secret>, ConfigError> {
+    let found = env.iter().find(|(name, _)| name == ADMIN_KEY_VARIABLE);
+    let Some((_, key)) = found.filter(|(_, key)| !key.is_empty()) else { return Ok(None) };
+    let length_fits = (ADMIN_KEY_LENGTH_MIN..=ADMIN_KEY_LENGTH_MAX).contains(&key.len());
+    match length_fits && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(Some(Secret(key.clone()))),
+        false => Err(ConfigError::BadAdminKey { least: ADMIN_KEY_LENGTH_MIN, most: ADMIN_KEY_LENGTH_MAX }),
+    }
+}

@@ -1,0 +1,206 @@
+//! Printing: a configuration as TOML.
+//! Invariant: what is printed loads again to an equal configuration, under the same environment's plain names.
+//! Never: shows a secret.
+
+use entrega_core::backoff::Backoff;
+use entrega_core::classify::Rule;
+use entrega_core::policy::{Fairness, LanePolicy, Retry};
+use entrega_core::time::format_duration;
+use std::time::Duration;
+use toml::{Table, Value};
+
+use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane};
+
+pub(super) const STORES: [(&str, StoreKind); 2] = [("embedded", StoreKind::Embedded), ("memory", StoreKind::Memory)];
+pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
+    [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
+
+impl Config {
+    /// The whole configuration, defaults included.
+    pub fn to_toml(&self) -> String {
+        let lanes = self.lanes.iter().map(|(name, policy)| (name.to_string(), Value::Table(lane_table(policy))));
+        let table = Table::from_iter([
+            ("server".to_owned(), Value::Table(self.server_table())),
+            ("store".to_owned(), Value::Table(self.store_table())),
+            ("outbound".to_owned(), Value::Table(self.outbound_table())),
+            (
+                "log".to_owned(),
+                keys([
+                    ("level", Value::from(self.log.level.as_str())),
+                    ("format", word(&LOG_FORMATS, self.log.format)),
+                ]),
+            ),
+            ("shutdown".to_owned(), keys([("grace", duration(self.shutdown.grace))])),
+            ("lanes".to_owned(), Value::Table(lanes.collect())),
+        ]);
+        let secret = match self.admin_key {
+            Some(_) => format!("# {ADMIN_KEY_VARIABLE} = \"***\" comes from the environment\n\n"),
+            None => String::new(),
+        };
+        format!("{secret}{table}")
+    }
+
+    fn server_table(&self) -> Table {
+        let server = &self.server;
+        table([
+            ("listen", Value::from(server.listen.to_string())),
+            ("insecure_listen", Value::from(server.insecure_listen)),
+            ("connections_max", number(server.connections_max)),
+            ("header_timeout", duration(server.header_timeout)),
+            ("body_timeout", duration(server.body_timeout)),
+        ])
+    }
+
+    fn store_table(&self) -> Table {
+        let store = &self.store;
+        table([
+            ("kind", word(&STORES, store.kind)),
+            ("data", Value::from(store.data.to_string_lossy().as_ref())),
+            ("retention", duration(store.retention)),
+            ("free_space_min_mib", number(store.free_space_min_mib)),
+            ("export_dead_letters", Value::from(store.export_dead_letters)),
+        ])
+    }
+
+    fn outbound_table(&self) -> Table {
+        let outbound = &self.outbound;
+        let networks: Vec<String> = outbound.allow_networks.iter().map(ToString::to_string).collect();
+        let mut table = table([
+            ("allow_http", Value::from(outbound.allow_http)),
+            ("allow_networks", Value::from(networks)),
+            ("answer_kib_max", number(outbound.answer_kib_max)),
+            ("idle_connections_per_host", number(outbound.idle_connections_per_host)),
+        ]);
+        if let Some(file) = &outbound.ca_file {
+            table.insert("ca_file".into(), Value::from(file.to_string_lossy().as_ref()));
+        }
+        table
+    }
+}
+
+fn lane_table(policy: &LanePolicy) -> Table {
+    let own_rules = policy.rules.len().saturating_sub(policy.dialect.rules().len());
+    table([
+        ("channel", Value::from(policy.channel.as_str())),
+        ("retry", retry(&policy.retry)),
+        ("timeout", duration(policy.timeout)),
+        ("ttl", policy.ttl.map_or_else(none, duration)),
+        ("concurrency", number(policy.concurrency)),
+        ("tenant_concurrency", number(policy.tenant_concurrency)),
+        ("throttle", throttle(policy)),
+        ("breaker", breaker(policy)),
+        ("cadence", cadence(policy)),
+        ("capacity", number(policy.capacity)),
+        ("on_full", word(&lane::ON_FULL, policy.on_full)),
+        ("on_exhausted", word(&lane::ON_EXHAUSTED, policy.on_exhausted)),
+        ("fairness", fairness(&policy.fairness)),
+        ("dialect", word(&lane::DIALECTS, policy.dialect)),
+        ("classify", Value::Array(policy.rules[..own_rules].iter().map(rule).collect())),
+        ("dead_letters", keys([("ttl", duration(policy.dead_letters.ttl)), ("cap", number(policy.dead_letters.cap))])),
+    ])
+}
+
+fn retry(retry: &Retry) -> Value {
+    let attempts = ("attempts", number(retry.attempts));
+    match &retry.backoff {
+        Backoff::Listed(delays) => {
+            keys([attempts, ("delays", Value::Array(delays.iter().copied().map(duration).collect()))])
+        }
+        Backoff::Exponential { base, max, jitter, floor } => keys([
+            attempts,
+            ("base", duration(*base)),
+            ("max", duration(*max)),
+            ("jitter", Value::from(*jitter)),
+            ("floor", duration(*floor)),
+        ]),
+    }
+}
+
+fn throttle(policy: &LanePolicy) -> Value {
+    policy.throttle.as_ref().map_or_else(none, |throttle| {
+        keys([
+            ("max_requests", number(throttle.max_requests)),
+            ("per", duration(throttle.per)),
+            ("scope", word(&lane::SCOPES, throttle.scope)),
+        ])
+    })
+}
+
+fn breaker(policy: &LanePolicy) -> Value {
+    policy.breaker.as_ref().map_or_else(none, |(breaker, scope)| {
+        keys([
+            ("failures", number(breaker.failures)),
+            ("open", duration(breaker.open)),
+            ("probe_timeout", duration(breaker.probe_timeout)),
+            ("scope", word(&lane::SCOPES, *scope)),
+        ])
+    })
+}
+
+fn cadence(policy: &LanePolicy) -> Value {
+    policy.cadence.as_ref().map_or_else(none, |cadence| {
+        keys([
+            ("initial", duration(cadence.initial)),
+            ("min", duration(cadence.min)),
+            ("max", duration(cadence.max)),
+            ("slow_after", duration(cadence.slow_after)),
+            ("step", duration(cadence.step)),
+            ("penalty", Value::from(cadence.penalty)),
+        ])
+    })
+}
+
+fn fairness(fairness: &Fairness) -> Value {
+    keys([
+        ("enable_round_robin", Value::from(fairness.enable_round_robin)),
+        ("max_jobs_per_tenant_batch", number(fairness.max_jobs_per_tenant_batch)),
+        ("round_robin_base_priority", number(fairness.round_robin_base_priority)),
+        ("priority_increment_per_round", number(fairness.priority_increment_per_round)),
+        ("max_round_robin_priority", number(fairness.max_round_robin_priority)),
+    ])
+}
+
+fn rule(rule: &Rule) -> Value {
+    let mut table = table([("verdict", word(&lane::VERDICTS, rule.verdict))]);
+    let mut set = |key: &str, value: Value| table.insert(key.into(), value);
+    if !rule.status.is_empty() {
+        let statuses: Vec<String> = rule.status.iter().copied().map(String::from).collect();
+        set("status", Value::from(statuses));
+    }
+    if !rule.code.is_empty() {
+        set("code", Value::from(rule.code.clone()));
+    }
+    if let Some(header) = &rule.header {
+        set("header", Value::from(header.as_str()));
+    }
+    if let Some(message) = &rule.message {
+        set("message", Value::from(message.as_str()));
+    }
+    Value::Table(table)
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn keys<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Value::Table(table(entries))
+}
+
+fn none() -> Value {
+    Value::from("none")
+}
+
+fn duration(length: Duration) -> Value {
+    Value::from(format_duration(length))
+}
+
+/// Every number was read from an `i64`, so it fits into one.
+fn number(number: impl TryInto<i64>) -> Value {
+    Value::from(number.try_into().unwrap_or(i64::MAX))
+}
+
+/// The word that reads as `meaning`; the lists of words are complete.
+fn word<T: Copy + PartialEq>(words: &[(&str, T)], meaning: T) -> Value {
+    words.iter().find(|(_, other)| *other == meaning).map_or_else(none, |(word, _)| Value::from(*word))
+}

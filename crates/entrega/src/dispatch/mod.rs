@@ -1,0 +1,70 @@
+//! Dispatch: claims what may go, attempts it, hands the outcomes over for settlement.
+//! Invariant: a lane never has more attempts under way than its concurrency, and starts none that it could not record.
+//! Never: decides; the machine says what goes next, `settle` what comes of it.
+
+mod lane;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::store::StoreError;
+use crate::upkeep;
+
+/// Why an engine stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The store can no longer be written: a send that cannot be recorded would become a duplicate.
+    #[error("delivery stopped because the store failed: {reason}")]
+    StoreFailed {
+        /// What the store said.
+        reason: String,
+    },
+    /// A lane names a channel that is not there.
+    #[error("lane '{lane}' wants channel '{channel}', which this engine does not have")]
+    NoChannel {
+        /// Which lane.
+        lane: String,
+        /// Which channel.
+        channel: String,
+    },
+    /// A verb of the store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Engine {
+    /// Runs every lane until `shutdown`, then lets attempts finish for at most `grace`. Whatever is cut off starts
+    /// over the next time.
+    pub async fn run(self: &Arc<Self>, shutdown: CancellationToken, grace: Duration) -> Result<(), RunError> {
+        let mut tasks = JoinSet::new();
+        for lane in self.lanes.keys() {
+            tasks.spawn(lane::LaneLoop::new(self, lane)?.run(shutdown.clone(), grace));
+        }
+        let upkeep = tokio::spawn(upkeep::run(self.clone(), shutdown.clone()));
+        let result = self.watch(&mut tasks).await;
+        // One lane's failure is the store's: the others stop as well.
+        shutdown.cancel();
+        while tasks.join_next().await.is_some() {}
+        upkeep.abort();
+        result?;
+        Ok(self.store.flush().await?)
+    }
+
+    async fn watch(&self, tasks: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {
+        loop {
+            tokio::select! {
+                reason = self.store.failed() => return Err(RunError::StoreFailed { reason }),
+                ended = tasks.join_next() => match ended {
+                    Some(Ok(Ok(()))) => {}
+                    Some(Ok(Err(error))) => return Err(error),
+                    Some(Err(error)) => return Err(RunError::StoreFailed { reason: format!("a lane's task ended: {error}") }),
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Intake: from what a caller wants to a job that is safe.
+//! Invariant: whatever gets past here can be stored, shown and sent; a refusal names the field and the way out.
+//! Never: answers before the store has said that the job is durable.
+
+mod request;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use entrega_core::id::JobId;
+use entrega_core::job::{Job, Payload, Priority};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::LanePolicy;
+
+pub use self::request::{BODY_BYTES_MAX, check_request};
+
+use crate::engine::Engine;
+use crate::store::{StoreError, Submitted};
+
+/// Labels per job.
+pub const LABELS_MAX: usize = 16;
+/// Bytes in a label's name, and four times as many in its text.
+pub const LABEL_NAME_BYTES_MAX: usize = 64;
+const LABEL_TEXT_BYTES_MAX: usize = 256;
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// The furthest a job may be put off.
+pub const DELAY_MAX: Duration = Duration::from_hours(365 * 24);
+
+/// What a caller wants sent.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// In which lane.
+    pub lane: LaneName,
+    /// How urgent.
+    pub priority: Priority,
+    /// What.
+    pub payload: Payload,
+    /// Free words carried along.
+    pub labels: BTreeMap<String, String>,
+    /// Dropped if it still waits after this; the lane's own if `None`.
+    pub ttl: Option<Duration>,
+    /// Not before this has passed.
+    pub delay: Duration,
+    /// Sent with every attempt.
+    pub idempotency_key: Option<String>,
+}
+
+/// Why a job was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Something about it is wrong.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// Which field.
+        field: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// The lane is full.
+    #[error("lane '{lane}' is full: {capacity} jobs wait; try again in {} s", retry_after.as_secs())]
+    Full {
+        /// Which lane.
+        lane: LaneName,
+        /// How many may wait.
+        capacity: u32,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The store did not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Refusal {
+    /// A field that is wrong.
+    pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Refusal {
+        Refusal::Invalid { field: field.into(), problem: problem.into() }
+    }
+}
+
+/// When a caller who met a full lane should try again.
+const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Takes jobs for a tenant in one durable write. Each gets its own answer: a bad one does not harm the others.
+    pub async fn submit(&self, tenant: &TenantName, new: Vec<NewJob>) -> Vec<Result<JobId, Refusal>> {
+        let started = self.clock.now();
+        let mut answers: Vec<Option<Result<JobId, Refusal>>> = Vec::with_capacity(new.len());
+        let mut jobs = Vec::with_capacity(new.len());
+        for wish in new {
+            match self.name(tenant, wish) {
+                Ok(job) => {
+                    jobs.push(job);
+                    answers.push(None);
+                }
+                Err(refusal) => answers.push(Some(Err(refusal))),
+            }
+        }
+        let ids: Vec<(JobId, LaneName)> = jobs.iter().map(|job| (job.id, job.lane.clone())).collect();
+        let stored = match jobs.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.store.submit(jobs).await,
+        };
+        self.metrics.intake(self.clock.now().since(started), ids.len());
+        let mut outcomes = self.outcomes(ids, stored).into_iter();
+        answers.into_iter().map(|answer| answer.or_else(|| outcomes.next()).expect("one answer per job")).collect()
+    }
+
+    /// Checks a wish and makes it a job.
+    fn name(&self, tenant: &TenantName, wish: NewJob) -> Result<Job, Refusal> {
+        let policy = self.policy(&wish.lane)?;
+        check(&wish)?;
+        if let Payload::Http(request) = &wish.payload {
+            check_request(&self.filter, request)?;
+        }
+        let now = self.clock.now();
+        let due_at = now + wish.delay;
+        let ttl = lifetime(&wish, &policy);
+        Ok(Job {
+            id: self.chance.job_id(now),
+            lane: wish.lane,
+            tenant: tenant.clone(),
+            priority: wish.priority,
+            payload: wish.payload,
+            labels: wish.labels,
+            idempotency_key: wish.idempotency_key,
+            accepted_at: now,
+            due_at,
+            expires_at: ttl.map(|ttl| due_at + ttl),
+        })
+    }
+
+    fn outcomes(
+        &self,
+        ids: Vec<(JobId, LaneName)>,
+        stored: Result<Vec<Submitted>, StoreError>,
+    ) -> Vec<Result<JobId, Refusal>> {
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => return self.all_refused(ids.len(), error),
+        };
+        let outcomes = ids.into_iter().zip(stored).map(|((id, lane), submitted)| match submitted {
+            Submitted::Accepted { pushed_out } => {
+                if let Some(left) = pushed_out {
+                    self.metrics.dropped(&lane, "preempted");
+                    tracing::warn!(lane = %lane, jobId = %left.id, companyId = %left.tenant,
+                        priority = left.priority.as_str(), errorReason = "preempted", "Job dropped");
+                }
+                Ok(id)
+            }
+            Submitted::Full => {
+                self.metrics.refused(&lane);
+                let capacity = self.policy(&lane).map_or(0, |policy| policy.capacity);
+                Err(Refusal::Full { lane, capacity, retry_after: RETRY_WHEN_FULL })
+            }
+        });
+        outcomes.collect()
+    }
+
+    /// One failed write refuses every job in it with the same reason.
+    fn all_refused(&self, count: usize, error: StoreError) -> Vec<Result<JobId, Refusal>> {
+        let again = |error: &StoreError| match error {
+            StoreError::DiskFull { free_mib, needed_mib } => {
+                StoreError::DiskFull { free_mib: *free_mib, needed_mib: *needed_mib }
+            }
+            other => StoreError::Stopped { reason: other.to_string() },
+        };
+        (0..count).map(|_| Err(Refusal::Store(again(&error)))).collect()
+    }
+}
+
+fn lifetime(wish: &NewJob, policy: &LanePolicy) -> Option<Duration> {
+    wish.ttl.or(policy.ttl)
+}
+
+fn check(wish: &NewJob) -> Result<(), Refusal> {
+    if wish.ttl.is_some_and(|ttl| ttl.is_zero()) {
+        return Err(Refusal::invalid("ttlMs", "0 would expire at once; leave it out for the lane's own, or give 1 or more"));
+    }
+    if wish.delay > DELAY_MAX || wish.ttl.is_some_and(|ttl| ttl > DELAY_MAX) {
+        return Err(Refusal::invalid("delayMs", "at most a year (31536000000); the same holds for ttlMs"));
+    }
+    if wish.labels.len() > LABELS_MAX {
+        return Err(Refusal::invalid("labels", format!("{} labels; at most {LABELS_MAX}", wish.labels.len())));
+    }
+    for (name, text) in &wish.labels {
+        if name.is_empty() || name.len() > LABEL_NAME_BYTES_MAX || text.len() > LABEL_TEXT_BYTES_MAX {
+            let limits = format!("names have 1 to {LABEL_NAME_BYTES_MAX} bytes, texts at most {LABEL_TEXT_BYTES_MAX}");
+            return Err(Refusal::invalid(format!("labels.{}", name.chars().take(64).collect::<String>()), limits));
+        }
+    }
+    let is_key_bad = |key: &String| {
+        key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !key.chars().all(|c| c.is_ascii_graphic())
+    };
+    match wish.idempotency_key.as_ref().is_some_and(is_key_bad) {
+        true => Err(Refusal::invalid(
+            "idempotencyKey",
+            format!("use 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"),
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,101 @@
+//! Settling: from an outcome to a settlement, with its counts and log lines.
+//! Invariant: every end has a reason, a metric and a log line.
+//! Never: writes; the dispatcher hands settlements to the store in batches.
+
+use std::time::Duration;
+
+use entrega_core::decide::{Failure, Transition, decide};
+use entrega_core::job::{Attempt, Job};
+use entrega_core::outcome::Outcome;
+use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
+use http::header::CONTENT_TYPE;
+
+use crate::engine::Engine;
+use crate::metrics::AttemptOutcome;
+use crate::store::{ClaimedJob, KeptAnswer, Settlement};
+
+/// An attempt that ended.
+#[derive(Debug)]
+pub struct Attempted {
+    /// The job as it was claimed.
+    pub claimed: ClaimedJob,
+    /// When the attempt began.
+    pub started_at: Time,
+    /// How long it took.
+    pub took: Duration,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+impl Engine {
+    /// Decides what becomes of a job, and says so.
+    pub fn settlement(&self, policy: &LanePolicy, attempted: Attempted) -> Settlement {
+        let Attempted { claimed, started_at, took, outcome } = attempted;
+        let now = started_at + took;
+        let transition = decide(now, policy, claimed.attempt, claimed.expires, &outcome, self.chance.roll());
+        self.report(policy, &claimed, &transition, now, took);
+        let (code, reason) = match &transition {
+            Transition::Done => ("ok".to_owned(), None),
+            _ => (outcome.code(), Some(outcome.reason())),
+        };
+        let mut attempts = claimed.history;
+        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason });
+        Settlement {
+            ticket: claimed.ticket,
+            job: claimed.job,
+            generation: claimed.generation,
+            attempts,
+            lesson: outcome.lesson(),
+            took,
+            answer: matches!(transition, Transition::Done).then(|| kept(outcome)).flatten(),
+            transition,
+        }
+    }
+
+    fn report(&self, policy: &LanePolicy, claimed: &ClaimedJob, transition: &Transition, now: Time, took: Duration) {
+        let ClaimedJob { job, attempt, .. } = claimed;
+        let outcome = match transition {
+            Transition::Done => AttemptOutcome::Success,
+            Transition::Retry { .. } => AttemptOutcome::Retry,
+            Transition::Blocked { .. } | Transition::DeadLetter { .. } => AttemptOutcome::Failed,
+        };
+        self.metrics.attempt(&job.lane, *attempt, outcome, took);
+        match transition {
+            Transition::Done => {
+                tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt,
+                    latencyMs = took.as_millis() as u64, "Job delivered");
+            }
+            Transition::Retry { at, failure } => {
+                let delay = at.since(now);
+                self.metrics.backoff(&job.lane, delay);
+                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt,
+                    maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
+                    errorCode = failure.code, errorReason = failure.reason, isRetryable = true,
+                    nextRetryDelay = delay.as_millis() as u64, "Job failed, scheduling retry");
+            }
+            Transition::Blocked { failure } => report_end(job, *attempt, failure, "Job blocked; an operator decides"),
+            Transition::DeadLetter { failure } => {
+                self.metrics.dead(&job.lane);
+                report_end(job, *attempt, failure, "Job moved to the dead letters");
+            }
+        }
+    }
+}
+
+fn report_end(job: &Job, attempt: u32, failure: &Failure, message: &'static str) {
+    tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant, attempt,
+        labels = ?job.labels, errorCode = failure.code, errorReason = failure.reason, isRetryable = false, "{message}");
+}
+
+fn kept(outcome: Outcome) -> Option<KeptAnswer> {
+    let Outcome::Answer(answer) = outcome else { return None };
+    let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Some(KeptAnswer {
+        status: answer.status.as_u16(),
+        content_type,
+        body: entrega_core::job::Body(answer.body),
+        truncated: answer.truncated,
+    })
+}

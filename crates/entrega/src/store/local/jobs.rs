@@ -1,0 +1,273 @@
+//! The verbs of a job's way: submit, claim, settle, and an operator's cancel and unblock.
+//! Invariant: the machine decides, then the records follow in the writer's order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use entrega_core::id::JobId;
+use entrega_core::job::{Job, JobState};
+use entrega_core::lane::{Claimed, Explanation, Left, Next, NotRemoved};
+use entrega_core::name::LaneName;
+use entrega_core::outcome::Lesson;
+use tokio::sync::{Notify, oneshot};
+
+use super::disk::{Batch, DiskError, Key, Table};
+use super::records::{self, Live, id_key};
+use super::writer::{Command, Prepared};
+use super::{LaneCell, LocalStore, Shared, UNSETTLED_MAX};
+use crate::store::{
+    ChangeError, ClaimBatch, ClaimedJob, JobFilter, JobStore, JobView, LaneView, Page, Paged, Settlement, StoreError,
+    StoreHealth, Submitted, Swept,
+};
+
+#[async_trait]
+impl JobStore for LocalStore {
+    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
+        let shared = &self.shared;
+        if shared.is_full.load(Ordering::Relaxed) {
+            return Err(shared.disk_full());
+        }
+        let prepared = jobs.iter().map(|job| prepare(shared, job)).collect::<Result<Vec<_>, _>>()?;
+        let permit = shared.submit_permits.clone().acquire_owned().await.map_err(|_| shared.stopped())?;
+        let (reply, durable) = oneshot::channel();
+        shared.send(Command::Submit { jobs: prepared, reply, permit })?;
+        durable.await.map_err(|_| shared.stopped())
+    }
+
+    async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
+        let lane = self.shared.lane(lane)?;
+        if self.shared.is_failed() {
+            return Err(self.shared.stopped());
+        }
+        let now = self.shared.clock.now();
+        let claims = lane.machine.lock().claim(now, max);
+        let mut jobs = Vec::with_capacity(claims.jobs.len());
+        for claimed in claims.jobs {
+            match self.shared.load_claimed(&claimed) {
+                Ok(job) => jobs.push(job),
+                Err(error) => self.shared.set_aside(lane, &claimed, &error)?,
+            }
+        }
+        if !claims.expired.is_empty() {
+            self.shared.expire(&claims.expired)?;
+        }
+        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
+    }
+
+    async fn settle(&self, lane: &LaneName, mut settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        while !settlements.is_empty() {
+            let rest = settlements.split_off(settlements.len().min(UNSETTLED_MAX));
+            self.shared.settle(lane, settlements).await?;
+            settlements = rest;
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        self.shared.change(Batch::default(), Vec::new()).await
+    }
+
+    fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
+        self.shared.lane(lane).map(|lane| lane.wake.clone())
+    }
+
+    async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
+        let shared = &self.shared;
+        let _one_at_a_time = shared.changes.lock().await;
+        let view = shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+        let wrong = |hint| Err(ChangeError::WrongState { state: view.state, hint });
+        if !view.state.may_become(JobState::Cancelled) {
+            return match view.state {
+                JobState::Blocked => wrong("unblock it first"),
+                JobState::Running => wrong("an attempt is under way; try again when it has ended"),
+                _ => wrong("it has ended"),
+            };
+        }
+        match shared.lane(&view.lane)?.machine.lock().remove(id) {
+            Ok(_) => {}
+            Err(NotRemoved::Running | NotRemoved::Unknown) => return wrong("it is being attempted or has just ended"),
+        }
+        let mut batch = Batch::default();
+        shared.drop_job(&mut batch, id, JobState::Cancelled, reason).map_err(StoreError::from)?;
+        shared.change(batch, vec![id]).await?;
+        shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)
+    }
+
+    async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
+        let shared = &self.shared;
+        let _one_at_a_time = shared.changes.lock().await;
+        let live = records::load_live(&*shared.disk, id).map_err(StoreError::from)?;
+        let live = live.filter(|live| live.blocked.is_some());
+        let Some(live) = live else {
+            let view = shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+            return Err(ChangeError::WrongState { state: view.state, hint: "only a blocked job can be unblocked" });
+        };
+        let lane = shared.lane(&live.lane)?;
+        let live = Live { blocked: None, attempt: 0, due: shared.clock.now(), ..live };
+        let mut batch = Batch::default();
+        batch.put(Table::Live, id_key(id), records::encode(&live));
+        shared.change(batch, Vec::new()).await?;
+        lane.blocked.fetch_sub(1, Ordering::Relaxed);
+        lane.put_back(shared, id, &live);
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError> {
+        Ok(self.shared.view(id)?)
+    }
+
+    async fn ended(&self, id: JobId) -> Result<(), StoreError> {
+        let end = self.shared.waiters.wait(id);
+        let view = self.shared.view(id)?;
+        if view.is_some_and(|view| !view.state.is_end()) {
+            // Its sender is dropped when the job has ended.
+            drop(end.await);
+        }
+        Ok(())
+    }
+
+    async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
+        let (shared, filter) = (self.shared.clone(), filter.clone());
+        blocking(move || shared.list(&filter, page)).await
+    }
+
+    async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
+        let Some(live) = records::load_live(&*self.shared.disk, id)? else { return Ok(None) };
+        let now = self.shared.clock.now();
+        Ok(self.shared.lane(&live.lane)?.machine.lock().explain(now, id))
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneView>, StoreError> {
+        let now = self.shared.clock.now();
+        let dead = self.shared.dead.lock();
+        let views = self.shared.lanes.values().map(|lane| {
+            let machine = lane.machine.lock();
+            LaneView {
+                name: lane.name.clone(),
+                policy: lane.policy.clone(),
+                sizes: machine.sizes(),
+                blocked: lane.blocked.load(Ordering::Relaxed),
+                dead_letters: dead.len_of(&lane.name),
+                paused: machine.is_paused(),
+                hold: machine.held_by(now),
+                breaker: machine.breaker_state(now).map(|state| state.as_str()),
+                interval: machine.interval(),
+                oldest: machine.oldest(),
+            }
+        });
+        Ok(views.collect())
+    }
+
+    async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
+        let lane = self.shared.lane(lane)?;
+        let key = Key::Text(format!("paused/{}", lane.name));
+        let mut batch = Batch::default();
+        match paused {
+            true => batch.put(Table::Registry, key, b"true".to_vec()),
+            false => batch.remove(Table::Registry, key),
+        }
+        {
+            let mut machine = lane.machine.lock();
+            if paused { machine.pause() } else { machine.resume() }
+        }
+        self.shared.change(batch, Vec::new()).await?;
+        lane.wake.notify_one();
+        Ok(())
+    }
+
+    async fn sweep(&self) -> Result<Swept, StoreError> {
+        let shared = self.shared.clone();
+        let (batch, swept) = blocking(move || shared.choose_sweep()).await?;
+        if !batch.ops.is_empty() {
+            self.shared.change(batch, Vec::new()).await?;
+        }
+        Ok(swept)
+    }
+
+    fn health(&self) -> StoreHealth {
+        let is_full = self.shared.is_full.load(Ordering::Relaxed);
+        StoreHealth {
+            kind: self.shared.disk.kind(),
+            durability: self.shared.disk.durability(),
+            failure: self.shared.failure.borrow().clone(),
+            refuses: is_full.then(|| self.shared.disk_full().to_string()),
+            unreadable: self.shared.unreadable.load(Ordering::Relaxed),
+        }
+    }
+
+    async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.subscribe();
+        match failure.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "the store is gone".into(),
+        }
+    }
+}
+
+/// Runs a long read where it does not hold up deliveries.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(StoreError::Disk(DiskError::Io { doing: "reading the store", reason: error.to_string() })),
+    }
+}
+
+fn prepare(shared: &Shared, job: &Job) -> Result<Prepared, StoreError> {
+    let lane = shared.lane(&job.lane)?.clone();
+    let live = Live::of(job);
+    Ok(Prepared { lane, waiting: live.waiting(job.id), live: records::encode(&live), job: records::encode(job) })
+}
+
+impl LaneCell {
+    /// Puts a job back that the lane had accepted before; its record is durable.
+    pub(super) fn put_back(&self, shared: &Shared, id: JobId, live: &Live) {
+        self.machine.lock().restore(shared.clock.now(), &live.waiting(id));
+        self.wake.notify_one();
+    }
+}
+
+impl Shared {
+    fn load_claimed(&self, claimed: &Claimed) -> Result<ClaimedJob, DiskError> {
+        let missing = || DiskError::Record { table: "jobs", reason: "there is no record".into() };
+        let job = records::load_job(&*self.disk, claimed.id)?.ok_or_else(missing)?;
+        let history = match claimed.attempt {
+            1 => Vec::new(),
+            _ => records::load_history(&*self.disk, claimed.id)?,
+        };
+        Ok(ClaimedJob {
+            ticket: claimed.ticket,
+            job,
+            attempt: claimed.attempt,
+            generation: claimed.generation,
+            history,
+            expires: claimed.expires,
+        })
+    }
+
+    /// A job whose record cannot be read is blocked with the reason: nothing of it is thrown away.
+    fn set_aside(&self, lane: &LaneCell, claimed: &Claimed, error: &DiskError) -> Result<(), StoreError> {
+        self.note_unreadable(&claimed.id.to_string(), error);
+        let now = self.clock.now();
+        lane.machine.lock().settle(now, claimed.ticket, Next::Leave, Lesson::Nothing, std::time::Duration::ZERO);
+        lane.blocked.fetch_add(1, Ordering::Relaxed);
+        let Some(live) = records::load_live(&*self.disk, claimed.id)? else { return Ok(()) };
+        let mut batch = Batch::default();
+        let live = Live { blocked: Some(error.to_string()), ..live };
+        batch.put(Table::Live, id_key(claimed.id), records::encode(&live));
+        let (reply, _) = oneshot::channel();
+        self.send(Command::Change { batch, ended: Vec::new(), reply })
+    }
+
+    fn expire(&self, expired: &[Left]) -> Result<(), StoreError> {
+        let mut batch = Batch::default();
+        for left in expired {
+            let reason = "ttl_expired: it was still waiting when its time to live ended";
+            self.drop_job(&mut batch, left.id, JobState::Dropped, reason)?;
+        }
+        let (reply, _) = oneshot::channel();
+        self.send(Command::Change { batch, ended: expired.iter().map(|left| left.id).collect(), reply })
+    }
+}

@@ -1,0 +1,265 @@
+//! A local store: one process owns the data. The lane machines are in memory, the records on a [`Disk`].
+//! Invariant: the memory is what the disk would give after a restart, plus attempts under way and writes that are in
+//! the writer's queue. A failed write ends the store, so the two never part.
+//! Never: writes to claim. Whatever had not ended is queued again at start-up.
+//!
+//! # Layout
+//! - `disk`, `heap`, `lsm`: what a disk is, in memory and for real
+//! - `records`: the schema
+//! - `recovery`: from the disk to the machines, at start-up
+//! - `writer`: group commit
+//! - `jobs`, `settlements`, `listing`, `dead`, `registry`: the verbs
+
+mod dead;
+mod disk;
+mod heap;
+mod jobs;
+mod listing;
+mod lsm;
+mod records;
+mod recovery;
+mod registry;
+mod settlements;
+mod sweep;
+mod writer;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use entrega_core::id::JobId;
+use entrega_core::job::JobState;
+use entrega_core::lane::Lane;
+use entrega_core::name::LaneName;
+use entrega_core::policy::LanePolicy;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
+
+pub use self::disk::{Batch, Disk, DiskError, Key, Op, Order, Table, Visit};
+pub use self::heap::HeapDisk;
+pub use self::lsm::LsmDisk;
+
+use self::dead::DeadIndex;
+use self::records::{Ended, id_key};
+use self::registry::Registered;
+use self::writer::{Command, Writer};
+use crate::clock::Clock;
+use crate::store::StoreError;
+
+/// Submissions that may wait for the writer at once.
+const SUBMITS_WAITING_MAX: usize = 4096;
+/// Jobs that were attempted and whose settlement may be on its way to the disk at once. With the lane's concurrency it
+/// bounds the attempts that a crash repeats.
+pub const UNSETTLED_MAX: usize = 1024;
+/// Commands of all kinds that the channel holds; more than the two limits above let in, so that sending never blocks.
+const COMMANDS_MAX: usize = SUBMITS_WAITING_MAX + UNSETTLED_MAX + 1024;
+
+/// How a local store is set up.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// The lanes there are.
+    pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// How long ended jobs are kept.
+    pub retention: Duration,
+    /// New work is refused when less is free.
+    pub free_bytes_min: u64,
+    /// Where dead letters that leave are written down, one file a day.
+    pub export_dir: Option<PathBuf>,
+}
+
+/// A store that one process owns.
+pub struct LocalStore {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// One lane: its machine and the bell that wakes its dispatcher.
+struct LaneCell {
+    name: LaneName,
+    policy: Arc<LanePolicy>,
+    machine: Mutex<Lane>,
+    wake: Arc<Notify>,
+    blocked: AtomicU32,
+}
+
+struct Shared {
+    clock: Clock,
+    disk: Box<dyn Disk>,
+    options: LocalOptions,
+    lanes: BTreeMap<LaneName, Arc<LaneCell>>,
+    dead: Mutex<DeadIndex>,
+    registered: RwLock<Registered>,
+    waiters: Waiters,
+    commands: SyncSender<Command>,
+    submit_permits: Arc<Semaphore>,
+    settle_permits: Arc<Semaphore>,
+    /// Operators' changes, one at a time: each reads, decides and writes.
+    changes: tokio::sync::Mutex<()>,
+    failure: watch::Sender<Option<String>>,
+    is_full: AtomicBool,
+    unreadable: AtomicU64,
+    /// Where the next sweep of ended jobs goes on.
+    sweep_from: Mutex<JobId>,
+}
+
+impl LocalStore {
+    /// Opens the store: reads the index, queues again whatever had not ended.
+    pub fn open(disk: Box<dyn Disk>, clock: Clock, options: LocalOptions) -> Result<LocalStore, DiskError> {
+        let (commands, receiver) = std::sync::mpsc::sync_channel(COMMANDS_MAX);
+        let lanes = options.lanes.iter().map(|(name, policy)| {
+            let cell = LaneCell {
+                name: name.clone(),
+                policy: policy.clone(),
+                machine: Mutex::new(Lane::new(policy.clone())),
+                wake: Arc::new(Notify::new()),
+                blocked: AtomicU32::new(0),
+            };
+            (name.clone(), Arc::new(cell))
+        });
+        let shared = Arc::new(Shared {
+            lanes: lanes.collect(),
+            clock,
+            disk,
+            options,
+            dead: Mutex::default(),
+            registered: RwLock::default(),
+            waiters: Waiters::default(),
+            commands,
+            submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
+            settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
+            changes: tokio::sync::Mutex::new(()),
+            failure: watch::Sender::new(None),
+            is_full: AtomicBool::new(false),
+            unreadable: AtomicU64::new(0),
+            sweep_from: Mutex::new(JobId::MIN),
+        });
+        shared.recover()?;
+        let writer = Writer { shared: shared.clone(), commands: receiver };
+        let writer = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run());
+        let writer = writer.map_err(|error| DiskError::Io { doing: "starting the writer", reason: error.to_string() })?;
+        Ok(LocalStore { shared, writer: Mutex::new(Some(writer)) })
+    }
+
+    /// Writes what is waiting, then takes nothing more. Called when dropped, too.
+    pub fn close(&self) {
+        if let Some(writer) = self.writer.lock().take() {
+            // The writer may have failed and gone: then there is nobody left to stop.
+            drop(self.shared.commands.send(Command::Stop));
+            drop(writer.join());
+        }
+    }
+}
+
+impl Drop for LocalStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn lane(&self, name: &LaneName) -> Result<&Arc<LaneCell>, StoreError> {
+        self.lanes.get(name).ok_or_else(|| StoreError::UnknownLane {
+            lane: name.to_string(),
+            known: self.lanes.keys().map(LaneName::as_str).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    fn fail(&self, reason: String) {
+        self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            failure.get_or_insert(reason);
+            is_first
+        });
+        // Whoever waits for room waits in vain.
+        self.submit_permits.close();
+        self.settle_permits.close();
+    }
+
+    fn stopped(&self) -> StoreError {
+        let reason = self.failure.borrow().clone().unwrap_or_else(|| "it is shutting down".into());
+        StoreError::Stopped { reason }
+    }
+
+    fn send(&self, command: Command) -> Result<(), StoreError> {
+        self.commands.try_send(command).map_err(|_| self.stopped())
+    }
+
+    /// Writes a change whose effect in memory has happened, and waits until it is durable.
+    async fn change(&self, batch: Batch, ended: Vec<JobId>) -> Result<(), StoreError> {
+        let (reply, durable) = oneshot::channel();
+        self.send(Command::Change { batch, ended, reply })?;
+        durable.await.map_err(|_| self.stopped())
+    }
+
+    /// Writes the end of a job that was not delivered: dropped or cancelled. A dead letter on its way back stays one.
+    fn drop_job(&self, batch: &mut Batch, id: JobId, state: JobState, reason: &str) -> Result<(), DiskError> {
+        if self.dead.lock().contains(id) {
+            return self.return_to_dead(batch, id, reason);
+        }
+        // It may have come in this very batch.
+        let in_batch = batch.ops.iter().rev().find(|op| op.table == Table::Jobs && op.key.as_ref() == id.as_bytes());
+        let job = match in_batch.and_then(|op| op.value.as_deref()) {
+            Some(bytes) => Some(records::decode(Table::Jobs, bytes)?),
+            None => records::load_job(&*self.disk, id)?,
+        };
+        let Some(job) = job else { return Ok(()) };
+        let mut end = Ended::of(job, state, self.clock.now(), 0);
+        end.reason = Some(reason.to_owned());
+        end.attempts = records::load_history(&*self.disk, id)?;
+        let had_history = !end.attempts.is_empty();
+        leave_index(batch, id, had_history);
+        batch.put(Table::Jobs, id_key(id), records::encode_ended(&end));
+        Ok(())
+    }
+
+    fn is_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    fn note_unreadable(&self, what: &str, error: &DiskError) {
+        self.unreadable.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(record = what, errorReason = %error, "A record cannot be read; it is left as it is");
+    }
+}
+
+/// Takes a job off the index of jobs that have not ended. What it carried is overwritten or removed by the caller.
+fn leave_index(batch: &mut Batch, id: JobId, had_history: bool) {
+    batch.remove(Table::Live, id_key(id));
+    if had_history {
+        batch.remove(Table::History, id_key(id));
+    }
+}
+
+/// Callers who wait for a job to end.
+#[derive(Default)]
+struct Waiters {
+    waiting: AtomicU32,
+    by_job: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+}
+
+impl Waiters {
+    fn wait(&self, id: JobId) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let mut by_job = self.by_job.lock();
+        by_job.retain(|_, senders| {
+            senders.retain(|sender| !sender.is_closed());
+            !senders.is_empty()
+        });
+        by_job.entry(id).or_default().push(sender);
+        self.waiting.store(by_job.len() as u32, Ordering::Release);
+        receiver
+    }
+
+    fn tell(&self, ended: &[JobId]) {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut by_job = self.by_job.lock();
+        // Dropping a sender tells its receiver.
+        ended.iter().for_each(|id| drop(by_job.remove(id)));
+        self.waiting.store(by_job.len() as u32, Ordering::Release);
+    }
+}

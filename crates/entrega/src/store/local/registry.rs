@@ -1,0 +1,135 @@
+//! What operators set up: keys, weights, pauses, replays under way.
+//! Invariant: all of it is in memory, because requests and turns ask for it; the disk has the same.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use entrega_core::name::{LaneName, TenantName};
+use serde::Serialize;
+
+use super::disk::{Batch, DiskError, Key, Order, Table};
+use super::{LocalStore, Shared, records};
+use crate::store::{ApiKey, Registry, ReplayRun, StoreError, TenantSettings, TenantView};
+
+#[derive(Default)]
+pub(super) struct Registered {
+    keys: BTreeMap<String, Arc<ApiKey>>,
+    keys_by_hash: HashMap<[u8; 32], Arc<ApiKey>>,
+    tenants: BTreeMap<TenantName, TenantSettings>,
+    replays: BTreeMap<String, ReplayRun>,
+}
+
+impl Registered {
+    fn put_key(&mut self, key: Arc<ApiKey>) {
+        self.keys_by_hash.insert(key.hash, key.clone());
+        self.keys.insert(key.id.clone(), key);
+    }
+}
+
+impl Shared {
+    pub(super) fn recover_registry(&self) -> Result<(), DiskError> {
+        let mut registered = self.registered.write();
+        self.disk.scan(Table::Registry, Order::UpFrom(&[]), &mut |key, value| {
+            let key = String::from_utf8_lossy(key);
+            if let Err(error) = self.recover_one(&mut registered, &key, value) {
+                self.note_unreadable(&key, &error);
+            }
+            ControlFlow::Continue(())
+        })?;
+        registered.tenants.values().for_each(|settings| self.apply_weight(settings));
+        Ok(())
+    }
+
+    fn recover_one(&self, registered: &mut Registered, key: &str, value: &[u8]) -> Result<(), DiskError> {
+        match key.split_once('/') {
+            Some(("key", _)) => registered.put_key(Arc::new(records::decode_json(Table::Registry, value)?)),
+            Some(("tenant", _)) => {
+                let settings: TenantSettings = records::decode_json(Table::Registry, value)?;
+                registered.tenants.insert(settings.tenant.clone(), settings);
+            }
+            Some(("replay", id)) => {
+                registered.replays.insert(id.to_owned(), records::decode_json(Table::Registry, value)?);
+            }
+            Some(("paused", lane)) => {
+                if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
+                    lane.machine.lock().pause();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn apply_weight(&self, settings: &TenantSettings) {
+        for lane in self.lanes.values() {
+            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+        }
+    }
+
+    async fn put(&self, key: String, value: &impl Serialize) -> Result<(), StoreError> {
+        let mut batch = Batch::default();
+        batch.put(Table::Registry, Key::Text(key), records::encode_json(value));
+        self.change(batch, Vec::new()).await
+    }
+}
+
+#[async_trait]
+impl Registry for LocalStore {
+    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.shared.put(format!("key/{}", key.id), &key).await?;
+        self.shared.registered.write().put_key(Arc::new(key));
+        Ok(())
+    }
+
+    async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
+        let removed = self.shared.registered.write().keys.remove(id);
+        let Some(key) = removed else { return Ok(false) };
+        self.shared.registered.write().keys_by_hash.remove(&key.hash);
+        let mut batch = Batch::default();
+        batch.remove(Table::Registry, Key::Text(format!("key/{id}")));
+        self.shared.change(batch, Vec::new()).await?;
+        Ok(true)
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        Ok(self.shared.registered.read().keys.values().map(|key| ApiKey::clone(key)).collect())
+    }
+
+    fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>> {
+        self.shared.registered.read().keys_by_hash.get(hash).cloned()
+    }
+
+    async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
+        self.shared.put(format!("tenant/{}", settings.tenant), &settings).await?;
+        self.shared.apply_weight(&settings);
+        self.shared.registered.write().tenants.insert(settings.tenant.clone(), settings);
+        Ok(())
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
+        let mut views = Vec::new();
+        for lane in self.shared.lanes.values() {
+            let machine = lane.machine.lock();
+            views.extend(machine.tenants().map(|figures| TenantView { lane: lane.name.clone(), figures }));
+        }
+        Ok(views)
+    }
+
+    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
+        self.shared.put(format!("replay/{}", replay.id), &replay).await?;
+        self.shared.registered.write().replays.insert(replay.id.clone(), replay);
+        Ok(())
+    }
+
+    async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {
+        Ok(self.shared.registered.read().replays.get(id).cloned())
+    }
+
+    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        let mut runs: Vec<_> = self.shared.registered.read().replays.values().cloned().collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(run.created_at));
+        Ok(runs)
+    }
+}

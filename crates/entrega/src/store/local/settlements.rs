@@ -1,0 +1,113 @@
+//! Settlements: the end of attempts, as records.
+//! Invariant: state, history and dead letter of a job change in one batch.
+
+use std::sync::atomic::Ordering;
+
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::decide::{Failure, Transition};
+use entrega_core::job::JobState;
+use entrega_core::lane::Next;
+use entrega_core::name::LaneName;
+use entrega_core::time::Time;
+
+use super::disk::{Batch, DiskError, Table};
+use super::records::{self, Ended, Live, id_key};
+use super::writer::Command;
+use super::{Shared, leave_index};
+use crate::store::{Settlement, StoreError};
+
+impl Shared {
+    pub(super) async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        let lane = self.lane(lane)?;
+        let permits = self.settle_permits.clone().acquire_many_owned(settlements.len() as u32).await;
+        let permit = permits.map_err(|_| self.stopped())?;
+        let now = self.clock.now();
+        let mut batch = Batch::default();
+        let mut ended = Vec::with_capacity(settlements.len());
+        {
+            let mut machine = lane.machine.lock();
+            for settlement in &settlements {
+                let next = match settlement.transition {
+                    Transition::Retry { at, .. } => Next::RetryAt(at),
+                    Transition::Done | Transition::Blocked { .. } | Transition::DeadLetter { .. } => Next::Leave,
+                };
+                let was_running = machine.settle(now, settlement.ticket, next, settlement.lesson, settlement.took);
+                assert!(was_running, "{} was settled twice", settlement.job.id);
+            }
+        }
+        for settlement in settlements {
+            let id = settlement.job.id;
+            if matches!(settlement.transition, Transition::Blocked { .. }) {
+                lane.blocked.fetch_add(1, Ordering::Relaxed);
+            }
+            if !matches!(settlement.transition, Transition::Retry { .. }) {
+                ended.push(id);
+            }
+            self.write_settlement(&mut batch, settlement, now)?;
+        }
+        self.send(Command::Settle { batch, ended, permit })
+    }
+
+    fn write_settlement(&self, batch: &mut Batch, settlement: Settlement, now: Time) -> Result<(), DiskError> {
+        let Settlement { job, generation, attempts, transition, answer, .. } = settlement;
+        let id = job.id;
+        let had_history = attempts.len() > 1;
+        let attempt = u16::try_from(attempts.len()).unwrap_or(u16::MAX);
+        let waiting = |due: Time, blocked| Live { due, attempt, generation, blocked, ..Live::of(&job) };
+        match transition {
+            Transition::Done => {
+                leave_index(batch, id, had_history);
+                if generation > 0 {
+                    self.mark_replayed(batch, id)?;
+                }
+                let end = Ended { attempts, answer, ..Ended::of(job, JobState::Done, now, generation) };
+                batch.put(Table::Jobs, id_key(id), records::encode_ended(&end));
+            }
+            Transition::Retry { at, .. } => {
+                batch.put(Table::Live, id_key(id), records::encode(&waiting(at, None)));
+                batch.put(Table::History, id_key(id), records::encode(&attempts));
+            }
+            Transition::Blocked { failure } => {
+                batch.put(Table::Live, id_key(id), records::encode(&waiting(now, Some(failure.reason))));
+                batch.put(Table::History, id_key(id), records::encode(&attempts));
+            }
+            Transition::DeadLetter { failure } => {
+                leave_index(batch, id, had_history);
+                batch.remove(Table::Jobs, id_key(id));
+                let policy = self.lanes.get(&job.lane).map(|lane| lane.policy.dead_letters.clone()).unwrap_or_default();
+                let new = DeadLetter {
+                    job_id: id,
+                    company_id: job.tenant.clone(),
+                    lane: job.lane.clone(),
+                    enqueued_at: job.accepted_at,
+                    original_data: job,
+                    failed_attempts: attempts.len() as u32,
+                    last_failure_reason: String::new(),
+                    last_failure_code: None,
+                    last_failure_timestamp: now,
+                    moved_to_dlq_at: now,
+                    ttl: u64::try_from(policy.ttl.as_millis()).unwrap_or(u64::MAX),
+                    status: DeadLetterStatus::Pending,
+                    attempts,
+                    generation,
+                    discard_reason: None,
+                };
+                self.bury(batch, new, failure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a dead letter; one that came back carries its earlier attempts along.
+    fn bury(&self, batch: &mut Batch, mut dead: DeadLetter, failure: Failure) -> Result<(), DiskError> {
+        dead.last_failure_reason = failure.reason;
+        dead.last_failure_code = Some(failure.code);
+        if let Some(earlier) = records::load_dead(&*self.disk, dead.job_id)? {
+            dead.failed_attempts += earlier.failed_attempts;
+            dead.attempts.splice(0..0, earlier.attempts);
+        }
+        dead.check().map_err(|error| DiskError::Record { table: "dead", reason: error.to_string() })?;
+        self.put_dead(batch, &dead);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Sweeping: what has been kept long enough leaves, and the free space is looked at.
+//! Invariant: a dead letter leaves only after it was written down in the export file of the day (unless that is
+//! switched off); one that is being replayed stays.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::id::JobId;
+
+use super::Shared;
+use super::disk::{Batch, DiskError, Order, Table};
+use super::records::{self, id_key};
+use crate::store::{StoreError, Swept};
+
+/// The most that one sweep takes away.
+const SWEPT_MAX: usize = 2_000;
+/// The most ended jobs that one sweep looks at.
+const LOOKED_AT_MAX: usize = 20_000;
+
+impl Shared {
+    pub(super) fn disk_full(&self) -> StoreError {
+        let free = self.disk.free_bytes().unwrap_or(0);
+        StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 }
+    }
+
+    pub(super) fn choose_sweep(&self) -> Result<(Batch, Swept), DiskError> {
+        let is_full = self.disk.free_bytes().is_some_and(|free| free < self.options.free_bytes_min);
+        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
+            match is_full {
+                true => tracing::error!("{}; new work is refused, deliveries go on", self.disk_full()),
+                false => tracing::info!("There is room on the disk again; new work is taken"),
+            }
+        }
+        let mut batch = Batch::default();
+        let jobs = self.choose_ended(&mut batch)?;
+        let dead_letters = self.choose_dead(&mut batch)?;
+        Ok((batch, Swept { jobs, dead_letters }))
+    }
+
+    /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
+    /// on where the last one stopped: jobs that wait for long must not hide the ended ones behind them.
+    fn choose_ended(&self, batch: &mut Batch) -> Result<usize, DiskError> {
+        let keep_since = self.clock.now() - self.options.retention;
+        let mut looked_at = 0;
+        let before = batch.ops.len();
+        let from = std::mem::replace(&mut *self.sweep_from.lock(), JobId::MIN);
+        self.disk.scan(Table::Jobs, Order::UpFrom(from.as_bytes()), &mut |key, bytes| {
+            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else { return ControlFlow::Continue(()) };
+            if id.made_at() >= keep_since {
+                return ControlFlow::Break(());
+            }
+            looked_at += 1;
+            if looked_at > LOOKED_AT_MAX || batch.ops.len() - before >= SWEPT_MAX {
+                *self.sweep_from.lock() = id;
+                return ControlFlow::Break(());
+            }
+            if records::is_ended(bytes) {
+                match records::decode_ended(Table::Jobs, bytes) {
+                    Ok(ended) if ended.ended_at < keep_since => batch.remove(Table::Jobs, id_key(id)),
+                    Ok(_) => {}
+                    Err(error) => self.note_unreadable("ended", &error),
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(batch.ops.len() - before)
+    }
+
+    fn choose_dead(&self, batch: &mut Batch) -> Result<Vec<(DeadLetter, &'static str)>, DiskError> {
+        let mut leaving = Vec::new();
+        for (id, why) in self.dead_to_leave() {
+            match records::load_dead(&*self.disk, id) {
+                Ok(Some(dead)) => leaving.push((dead, why)),
+                Ok(None) => self.dead.lock().remove(id),
+                Err(error) => self.note_unreadable("dead", &error),
+            }
+        }
+        if let Some(dir) = &self.options.export_dir
+            && !leaving.is_empty()
+        {
+            let day: String = self.clock.now().to_string().chars().take(10).collect();
+            let path = dir.join(format!("dlq-{day}.jsonl"));
+            let write = || -> std::io::Result<()> {
+                std::fs::create_dir_all(dir)?;
+                let mut file: File = OpenOptions::new().create(true).append(true).open(&path)?;
+                for (dead, _) in &leaving {
+                    let mut line = records::encode_json(dead);
+                    line.push(b'\n');
+                    file.write_all(&line)?;
+                }
+                file.sync_data()
+            };
+            write().map_err(|error| DiskError::Io { doing: "writing the dead-letter export", reason: error.to_string() })?;
+        }
+        for (dead, _) in &leaving {
+            self.dead.lock().remove(dead.job_id);
+            batch.remove(Table::Dead, id_key(dead.job_id));
+        }
+        Ok(leaving)
+    }
+
+    /// Entries past their TTL or past their lane's cap, oldest first.
+    fn dead_to_leave(&self) -> Vec<(JobId, &'static str)> {
+        let now = self.clock.now();
+        let index = self.dead.lock();
+        let mut leaving = Vec::new();
+        for (lane, marks, count) in index.lanes() {
+            let cap = self.lanes.get(lane).map_or(u32::MAX, |lane| lane.policy.dead_letters.cap) as usize;
+            let mut over = count.saturating_sub(cap);
+            for (id, mark) in marks {
+                let why = match () {
+                    _ if mark.status == DeadLetterStatus::Replaying => continue,
+                    _ if mark.expires_at <= now => "ttl",
+                    _ if over > 0 => "cap",
+                    _ => break,
+                };
+                over = over.saturating_sub(1);
+                leaving.push((id, why));
+                if leaving.len() == SWEPT_MAX {
+                    return leaving;
+                }
+            }
+        }
+        leaving
+    }
+}

@@ -1,0 +1,192 @@
+//! The writer: one thread that turns whatever is waiting into one synced batch.
+//! Invariant: a caller is answered, and a job becomes claimable, only after the batch that holds it is durable; batches
+//! are written in the order their commands came.
+//! Never: waits for more submissions; under load the next batch gathers while this one syncs. Settlements, which
+//! nobody waits for, gather a moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+use entrega_core::id::JobId;
+use entrega_core::job::JobState;
+use entrega_core::lane::{Admission, Waiting};
+use entrega_core::name::LaneName;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::disk::{Batch, DiskError, Table};
+use super::records::id_key;
+use super::{LaneCell, Shared};
+use crate::store::Submitted;
+
+/// The most operations in one batch.
+const BATCH_OPS_MAX: usize = 8192;
+/// How long settlements may gather.
+const GATHER: Duration = Duration::from_millis(1);
+/// So many changes are worth a sync of their own.
+const GATHER_OPS: usize = 256;
+
+/// A job ready to be written: encoded by its caller, so that this thread only writes.
+pub(super) struct Prepared {
+    pub(super) lane: Arc<LaneCell>,
+    pub(super) waiting: Waiting,
+    pub(super) job: Vec<u8>,
+    pub(super) live: Vec<u8>,
+}
+
+/// Something to write.
+pub(super) enum Command {
+    /// New jobs.
+    Submit { jobs: Vec<Prepared>, reply: oneshot::Sender<Vec<Submitted>>, permit: OwnedSemaphorePermit },
+    /// Attempts that ended.
+    Settle { batch: Batch, ended: Vec<JobId>, permit: OwnedSemaphorePermit },
+    /// Anything else; its effect in memory has happened already.
+    Change { batch: Batch, ended: Vec<JobId>, reply: oneshot::Sender<()> },
+    /// Nothing more comes.
+    Stop,
+}
+
+impl Command {
+    fn ops(&self) -> usize {
+        match self {
+            Command::Submit { jobs, .. } => jobs.len() * 2,
+            Command::Settle { batch, .. } | Command::Change { batch, .. } => batch.ops.len(),
+            Command::Stop => 0,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        !matches!(self, Command::Settle { .. })
+    }
+}
+
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) commands: Receiver<Command>,
+}
+
+impl Writer {
+    /// Writes until told to stop or until the disk fails.
+    pub(super) fn run(self) {
+        loop {
+            let group = self.gather();
+            let is_last = group.is_empty() || group.iter().any(|command| matches!(command, Command::Stop));
+            if let Err(error) = self.write(group) {
+                tracing::error!(errorReason = %error, "The store cannot be written; nothing more is accepted or delivered");
+                self.shared.fail(error.to_string());
+                return;
+            }
+            if is_last {
+                self.shared.fail("shut down".into());
+                return;
+            }
+        }
+    }
+
+    /// Whatever is waiting, up to a limit. Empty when all senders are gone.
+    fn gather(&self) -> Vec<Command> {
+        let Ok(first) = self.commands.recv() else { return Vec::new() };
+        let mut ops = first.ops();
+        let mut is_awaited = first.is_awaited();
+        let until = self.shared.clock.now() + GATHER;
+        let mut group = vec![first];
+        while ops < BATCH_OPS_MAX {
+            let next = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) if is_awaited || ops >= GATHER_OPS => break,
+                Err(TryRecvError::Empty) => match self.commands.recv_timeout(until.since(self.shared.clock.now())) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                },
+            };
+            ops += next.ops();
+            is_awaited |= next.is_awaited();
+            group.push(next);
+        }
+        group
+    }
+
+    fn write(&self, group: Vec<Command>) -> Result<(), DiskError> {
+        let mut batch = Batch::default();
+        let mut touched: BTreeMap<LaneName, Arc<LaneCell>> = BTreeMap::new();
+        let mut ended = Vec::new();
+        let mut answers = Vec::new();
+        for command in group {
+            match command {
+                Command::Submit { jobs, reply, permit } => {
+                    let mut submitted = Vec::with_capacity(jobs.len());
+                    for job in jobs {
+                        if !touched.contains_key(&job.lane.name) {
+                            touched.insert(job.lane.name.clone(), job.lane.clone());
+                        }
+                        submitted.push(self.admit(job, &mut batch, &mut ended)?);
+                    }
+                    answers.push(Answer::Submitted(reply, submitted, permit));
+                }
+                Command::Settle { batch: more, ended: ids, permit } => {
+                    batch.ops.extend(more.ops);
+                    ended.extend(ids);
+                    answers.push(Answer::Settled(permit));
+                }
+                Command::Change { batch: more, ended: ids, reply } => {
+                    batch.ops.extend(more.ops);
+                    ended.extend(ids);
+                    answers.push(Answer::Changed(reply));
+                }
+                Command::Stop => {}
+            }
+        }
+        self.shared.disk.commit(batch)?;
+        let now = self.shared.clock.now();
+        for lane in touched.values() {
+            lane.machine.lock().publish(now);
+            lane.wake.notify_one();
+        }
+        self.shared.waiters.tell(&ended);
+        answers.into_iter().for_each(Answer::give);
+        Ok(())
+    }
+
+    fn admit(&self, job: Prepared, batch: &mut Batch, ended: &mut Vec<JobId>) -> Result<Submitted, DiskError> {
+        let admission = job.lane.machine.lock().admit(&job.waiting);
+        if admission == Admission::Full {
+            return Ok(Submitted::Full);
+        }
+        let id = job.waiting.id;
+        batch.put(Table::Jobs, id_key(id), job.job);
+        batch.put(Table::Live, id_key(id), job.live);
+        let pushed_out = match admission {
+            Admission::Preempted(left) => Some(left),
+            Admission::Admitted | Admission::Full => None,
+        };
+        if let Some(left) = &pushed_out {
+            ended.push(left.id);
+            let reason = "preempted: the lane was full and a more urgent job came";
+            self.shared.drop_job(batch, left.id, JobState::Dropped, reason)?;
+        }
+        Ok(Submitted::Accepted { pushed_out })
+    }
+}
+
+/// What callers are told once the batch is durable.
+enum Answer {
+    Submitted(oneshot::Sender<Vec<Submitted>>, Vec<Submitted>, OwnedSemaphorePermit),
+    Settled(OwnedSemaphorePermit),
+    Changed(oneshot::Sender<()>),
+}
+
+impl Answer {
+    fn give(self) {
+        // A caller that went away has lost only its answer.
+        match self {
+            Answer::Submitted(reply, submitted, permit) => {
+                drop(permit);
+                drop(reply.send(submitted));
+            }
+            Answer::Settled(permit) => drop(permit),
+            Answer::Changed(reply) => drop(reply.send(())),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Stores: where jobs are safe.
+//! Invariant: what a verb answered `Ok` for is durable, and each verb is one atomic write.
+//! Never: lets a type of its backend out; the rest of the program cannot tell the stores apart.
+//!
+//! # Layout
+//! - [`JobStore`], [`DeadLetterStore`], [`Registry`]: the verbs; [`Store`] is all of them
+//! - `view`: what the verbs take and give
+//! - `local`: one process owns the data, in memory or on disk
+
+pub mod local;
+mod view;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use entrega_core::dead_letter::{DeadLetter, NoReplay};
+use entrega_core::id::JobId;
+use entrega_core::job::Job;
+use entrega_core::lane::Explanation;
+use entrega_core::name::{LaneName, TenantName};
+use tokio::sync::Notify;
+
+pub use self::view::*;
+
+/// Everything a store does.
+pub trait Store: JobStore + DeadLetterStore + Registry {}
+impl<S: JobStore + DeadLetterStore + Registry> Store for S {}
+
+/// The way of a job.
+#[async_trait]
+pub trait JobStore: Send + Sync + 'static {
+    /// Takes new jobs in one durable write; one answer each, in order.
+    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError>;
+
+    /// Takes up to `max` jobs of a lane to attempt now.
+    async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
+
+    /// Ends attempts: state, dead letters and history in one write. Returns once the write is under way; it waits
+    /// when too many are, so that a store that cannot write stops delivery.
+    async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError>;
+
+    /// Waits until every settlement so far is durable.
+    async fn flush(&self) -> Result<(), StoreError>;
+
+    /// Told whenever a lane may have something to claim.
+    fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError>;
+
+    /// Ends a job that waits.
+    async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError>;
+
+    /// Puts a blocked job back in its queue with all its attempts.
+    async fn unblock(&self, id: JobId) -> Result<(), ChangeError>;
+
+    /// One job.
+    async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError>;
+
+    /// Resolves when the job has ended, or at once if it has or is unknown.
+    async fn ended(&self, id: JobId) -> Result<(), StoreError>;
+
+    /// Jobs, newest first.
+    async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError>;
+
+    /// Why a waiting job does not move.
+    async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError>;
+
+    /// All lanes with their sizes.
+    async fn lanes(&self) -> Result<Vec<LaneView>, StoreError>;
+
+    /// Pauses or resumes a lane; holds over restarts.
+    async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError>;
+
+    /// Forgets what has been kept long enough, at most a bounded number at a time; says what left.
+    async fn sweep(&self) -> Result<Swept, StoreError>;
+
+    /// Whether the store can be written, and how it keeps things.
+    fn health(&self) -> StoreHealth;
+
+    /// Resolves with the reason when the store has failed for good.
+    async fn failed(&self) -> String;
+}
+
+/// Dead letters.
+#[async_trait]
+pub trait DeadLetterStore: Send + Sync + 'static {
+    /// One entry.
+    async fn dead_letter(&self, id: JobId) -> Result<Option<DeadLetter>, StoreError>;
+
+    /// Entries, newest first.
+    async fn dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        page: Page<DeadLetterCursor>,
+    ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError>;
+
+    /// How many there are, by one of their traits.
+    async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError>;
+
+    /// Sends the job of an entry on its way again, under its old id.
+    async fn replay(&self, id: JobId) -> Result<(), ChangeError>;
+
+    /// Gives an entry up, with a reason.
+    async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError>;
+}
+
+/// What operators set up: keys, tenants, replays under way.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// Keeps a key.
+    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError>;
+    /// Forgets a key; whether there was one.
+    async fn remove_key(&self, id: &str) -> Result<bool, StoreError>;
+    /// All keys.
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+    /// The key with this hash. Asked on every request: answers from memory.
+    fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>>;
+
+    /// Sets a tenant's weight.
+    async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError>;
+    /// The figures of all tenants, one row per tenant and lane.
+    async fn tenants(&self) -> Result<Vec<TenantView>, StoreError>;
+
+    /// Keeps the progress of a replay.
+    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError>;
+    /// One replay.
+    async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError>;
+    /// All replays, newest first.
+    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError>;
+}
+
+/// A verb that could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store has failed, or is shutting down.
+    #[error("the store takes no more writes: {reason}")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+    /// Too little space is left; deliveries go on.
+    #[error("the disk is nearly full: {free_mib} MiB free, {needed_mib} MiB needed before new work is taken")]
+    DiskFull {
+        /// What is free.
+        free_mib: u64,
+        /// What must be.
+        needed_mib: u64,
+    },
+    /// No such lane.
+    #[error("there is no lane '{lane}'; known lanes: {known}")]
+    UnknownLane {
+        /// What was asked for.
+        lane: String,
+        /// What there is.
+        known: String,
+    },
+    /// The disk answered with an error.
+    #[error("the store could not be read")]
+    Disk(#[from] local::DiskError),
+}
+
+/// A change that was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nothing has this id.
+    #[error("there is nothing with this id")]
+    Unknown,
+    /// It is not in a state for that.
+    #[error("the job is {state}: {hint}")]
+    WrongState {
+        /// Where it stands.
+        state: entrega_core::job::JobState,
+        /// What can be done.
+        hint: &'static str,
+    },
+    /// A dead letter that does not come back.
+    #[error("this dead letter cannot be replayed or discarded: {0}")]
+    NoReplay(#[from] NoReplay),
+}

@@ -1,0 +1,346 @@
+//! What the verbs of a store take and give.
+//! Invariant: plain values; nothing here can touch a store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::decide::Transition;
+use entrega_core::id::JobId;
+use entrega_core::job::{Attempt, Body, Job, JobState, Priority};
+use entrega_core::lane::{Hold, LaneSizes, Left, TenantFigures, Ticket};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
+use serde::{Deserialize, Serialize};
+
+/// What became of a new job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// It is safe; another may have had to leave for it.
+    Accepted {
+        /// The job that was pushed out.
+        pushed_out: Option<Left>,
+    },
+    /// The lane is full; nothing was kept.
+    Full,
+}
+
+/// What a claim gave.
+#[derive(Debug, Default)]
+pub struct ClaimBatch {
+    /// To attempt now.
+    pub jobs: Vec<ClaimedJob>,
+    /// Dropped on their way out.
+    pub expired: Vec<Left>,
+    /// When to ask again if nothing happens before.
+    pub wake_at: Option<Time>,
+}
+
+/// A job to attempt.
+#[derive(Debug)]
+pub struct ClaimedJob {
+    /// For its settlement.
+    pub ticket: Ticket,
+    /// What to send.
+    pub job: Job,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+    /// Replays so far.
+    pub generation: u8,
+    /// Earlier attempts.
+    pub history: Vec<Attempt>,
+    /// Dropped when waiting at this moment.
+    pub expires: Time,
+}
+
+/// The end of an attempt.
+#[derive(Debug)]
+pub struct Settlement {
+    /// From the claim.
+    pub ticket: Ticket,
+    /// From the claim.
+    pub job: Job,
+    /// From the claim.
+    pub generation: u8,
+    /// All attempts, this one last.
+    pub attempts: Vec<Attempt>,
+    /// What becomes of the job.
+    pub transition: Transition,
+    /// What the gates learn.
+    pub lesson: Lesson,
+    /// How long the attempt took.
+    pub took: Duration,
+    /// What is kept of the answer.
+    pub answer: Option<KeptAnswer>,
+}
+
+/// What is kept of a destination's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptAnswer {
+    /// The status code.
+    pub status: u16,
+    /// Its content type.
+    pub content_type: Option<String>,
+    /// The body, up to the cap.
+    pub body: Body,
+    /// Whether the cap cut it off.
+    pub truncated: bool,
+}
+
+/// A job as shown to people.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobView {
+    /// Its id.
+    pub job_id: JobId,
+    /// Its lane.
+    pub lane: LaneName,
+    /// Whose.
+    pub company_id: TenantName,
+    /// How urgent.
+    pub priority: Priority,
+    /// Where it stands.
+    pub state: JobState,
+    /// Why, where that needs saying.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Where it goes: method and URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<String>,
+    /// Free words.
+    pub labels: BTreeMap<String, String>,
+    /// When it was accepted.
+    pub accepted_at: Time,
+    /// When it is next due, while it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_at: Option<Time>,
+    /// When it would be dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Time>,
+    /// Replays so far.
+    pub generation: u8,
+    /// Every attempt, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The destination's answer, once delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<KeptAnswer>,
+}
+
+/// Which jobs.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// Of this lane.
+    pub lane: Option<LaneName>,
+    /// Of this tenant.
+    pub tenant: Option<TenantName>,
+    /// In this state.
+    pub state: Option<JobState>,
+}
+
+/// Where a page begins and how long it may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<C> {
+    /// After this one.
+    pub after: Option<C>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug)]
+pub struct Paged<T, C> {
+    /// The rows.
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<C>,
+}
+
+/// A lane as shown to people.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    /// Its name.
+    pub name: LaneName,
+    /// Its policy.
+    pub policy: Arc<LanePolicy>,
+    /// How many jobs are where.
+    pub sizes: LaneSizes,
+    /// Jobs that wait for an operator.
+    pub blocked: u32,
+    /// Dead letters, of every status.
+    pub dead_letters: u32,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// What holds the whole lane.
+    pub hold: Option<Hold>,
+    /// `closed`, `open`, `half_open`.
+    pub breaker: Option<&'static str>,
+    /// The current tick.
+    pub interval: Option<Duration>,
+    /// Since when the oldest waiting job waits.
+    pub oldest: Option<Time>,
+}
+
+/// What a sweep took away.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Ended jobs no longer kept.
+    pub jobs: usize,
+    /// Dead letters past their TTL or the lane's cap, each with why.
+    pub dead_letters: Vec<(DeadLetter, &'static str)>,
+}
+
+/// How a store is.
+#[derive(Clone, Debug)]
+pub struct StoreHealth {
+    /// `embedded`, `memory`.
+    pub kind: &'static str,
+    /// What a 2xx means here.
+    pub durability: &'static str,
+    /// Why it takes no writes, if it does not.
+    pub failure: Option<String>,
+    /// Why it takes no new work, if it does not.
+    pub refuses: Option<String>,
+    /// Jobs whose record could not be read since the start.
+    pub unreadable: u64,
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct DeadLetterFilter {
+    /// Of this lane.
+    pub lane: Option<LaneName>,
+    /// Of this tenant.
+    pub tenant: Option<TenantName>,
+    /// With this failure code.
+    pub code: Option<String>,
+    /// With this status.
+    pub status: Option<DeadLetterStatus>,
+    /// Dead for at least this long, in seconds.
+    pub older_than_seconds: Option<u64>,
+    /// With this text in the reason.
+    pub text: Option<String>,
+    /// Dead before this moment; set by a replay, so that it never meets its own failures again.
+    #[serde(skip)]
+    pub before: Option<Time>,
+    /// Oldest first, as a replay wants them; people want the newest first.
+    #[serde(skip)]
+    pub oldest_first: bool,
+}
+
+/// The place of a dead letter in its listing.
+pub type DeadLetterCursor = (Time, JobId);
+
+/// What dead letters are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CountBy {
+    /// Failure code.
+    Code,
+    /// Tenant.
+    Tenant,
+    /// Lane.
+    Lane,
+    /// The hour they died.
+    Hour,
+}
+
+/// One row of a count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// The lane.
+    pub lane: LaneName,
+    /// The trait's value.
+    pub key: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyScope {
+    /// Make and cancel work, replay.
+    Send,
+    /// Look.
+    Read,
+    /// Everything, for every tenant.
+    Admin,
+}
+
+/// An API key; the key itself is kept nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiKey {
+    /// Names it.
+    pub id: String,
+    /// SHA-256 of the key. The keys are 256 random bits, so nothing slower is needed.
+    pub hash: [u8; 32],
+    /// Whose.
+    pub tenant: TenantName,
+    /// What it may do.
+    pub scopes: Vec<KeyScope>,
+    /// When it was made.
+    pub created_at: Time,
+}
+
+/// What an operator set for a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantSettings {
+    /// Who.
+    pub tenant: TenantName,
+    /// Its share of turns.
+    pub weight: u32,
+}
+
+/// A tenant's figures in one lane.
+#[derive(Clone, Debug)]
+pub struct TenantView {
+    /// Where.
+    pub lane: LaneName,
+    /// The figures.
+    pub figures: TenantFigures,
+}
+
+/// How a replay stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplayStatus {
+    /// Under way; goes on after a restart.
+    Running,
+    /// Every entry that fitted was sent on its way.
+    Finished,
+}
+
+/// A replay of many dead letters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplayRun {
+    /// Names it.
+    #[serde(rename = "replayId")]
+    pub id: String,
+    /// Which dead letters.
+    pub filter: DeadLetterFilter,
+    /// Its pace.
+    pub rate_per_sec: u32,
+    /// When it was asked for; entries younger than this are not its business.
+    pub created_at: Time,
+    /// How it stands.
+    pub status: ReplayStatus,
+    /// How many fitted when it was asked for.
+    pub total: u64,
+    /// Sent on their way.
+    pub replayed: u64,
+    /// Not replayable (replayed too often, or changed in between).
+    pub skipped: u64,
+    /// The last entry looked at.
+    pub cursor: Option<DeadLetterCursor>,
+}

@@ -1,0 +1,52 @@
+//! Upkeep: what must happen now and then.
+//! Invariant: each duty does a bounded amount of work per turn.
+//! Never: stands in the way of a job.
+
+mod replay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+
+const REPLAY_EVERY: Duration = Duration::from_millis(100);
+/// In turns of `REPLAY_EVERY`.
+const SWEEP_EVERY: u64 = 10;
+
+/// Does the duties until `shutdown`.
+pub async fn run(engine: Arc<Engine>, shutdown: CancellationToken) {
+    let mut ticks = tokio::time::interval(REPLAY_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut replayer = replay::Replayer::default();
+    for turn in 0u64.. {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shutdown.cancelled() => return,
+        }
+        if let Err(error) = replayer.turn(&engine).await {
+            tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");
+        }
+        if turn.is_multiple_of(SWEEP_EVERY) {
+            sweep(&engine).await;
+        }
+    }
+}
+
+/// Forgets what has been kept long enough, and writes down every dead letter that leaves.
+async fn sweep(engine: &Engine) {
+    engine.metrics.tidy();
+    let swept = match engine.store.sweep().await {
+        Ok(swept) => swept,
+        Err(error) => return tracing::error!(errorReason = %error, "The store could not be swept; it is tried again"),
+    };
+    let now = engine.clock.now();
+    for (dead, why) in swept.dead_letters {
+        engine.metrics.dead_left(&dead.lane, why, now.since(dead.moved_to_dlq_at));
+        tracing::warn!(target: "audit", lane = %dead.lane, jobId = %dead.job_id, dlqId = %dead.job_id,
+            companyId = %dead.company_id, why, status = ?dead.status, movedToDLQAt = %dead.moved_to_dlq_at,
+            "Dead letter removed");
+    }
+}

@@ -1,0 +1,30 @@
+//! Conformance of the stores: one suite of scenarios that every store passes, and what only one of them promises.
+//!
+//! # Layout
+//! - `fixture`: the world of a scenario; `worlds`: one line per store
+//! - `admission`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job
+//! - `dead_letters`, `replaying`, `sweeping`: what gave up
+//! - `listing`, `explaining`, `registry`: what people see and set
+//! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
+//!   stopped, broken and copied
+
+mod store {
+    mod admission;
+    mod blocking;
+    mod cancelling;
+    mod claiming;
+    mod crash;
+    mod damage;
+    mod dead_letters;
+    mod disk;
+    mod explaining;
+    mod fixture;
+    mod listing;
+    mod registry;
+    mod replaying;
+    mod restart;
+    mod retrying;
+    mod sweeping;
+    mod worlds;
+    mod writing;
+}

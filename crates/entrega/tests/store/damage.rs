@@ -1,0 +1,214 @@
+//! The embedded store on damaged data: what was acknowledged is there, what cannot be read is set aside and seen.
+
+use std::path::{Path, PathBuf};
+
+use entrega::store::local::{Batch, Disk as _, Key, LsmDisk, Table};
+use entrega::store::{JobFilter, Page, Submitted};
+use entrega_core::id::JobId;
+use entrega_core::job::{Job, JobState, Priority};
+
+use super::fixture::{FEW, Fixture, SECOND, Setup};
+use super::restart::Home;
+use super::worlds::open_embedded;
+
+/// Copies a directory as it is, while its store is open: what a power cut leaves.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// The newest journal file, which is the one being written.
+fn journal(dir: &Path) -> PathBuf {
+    let files = std::fs::read_dir(dir.join("store")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "jnl")).max().expect("there is a journal")
+}
+
+/// The bytes that were written; the rest of the file is room.
+fn written(path: &Path) -> usize {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
+}
+
+/// A directory whose journal ends with one record too many to be sure of.
+struct Torn {
+    home: Home,
+    acknowledged: Vec<JobId>,
+    last: JobId,
+    /// Where the last record begins and ends.
+    record: std::ops::Range<usize>,
+}
+
+impl Torn {
+    async fn new() -> Torn {
+        let home = Home::new();
+        let live = Home::new();
+        let f = Fixture::over(open_embedded(live.dir.path(), &home.setup), home.setup.clone());
+        let mut acknowledged = Vec::new();
+        for _ in 0..20 {
+            acknowledged.push(f.add("http", "acme").await);
+        }
+        f.store.flush().await.unwrap();
+        let begin = written(&journal(live.dir.path()));
+        let last = f.add("http", "acme").await;
+        copy(live.dir.path(), home.dir.path());
+        let end = written(&journal(home.dir.path()));
+        assert!(end > begin);
+        Torn { home, acknowledged, last, record: begin..end }
+    }
+
+    /// Changes the copied journal, opens the store on it and looks.
+    async fn check(&self, what: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let dir = tempfile::tempdir().unwrap();
+        copy(self.home.dir.path(), dir.path());
+        let path = journal(dir.path());
+        let mut bytes = std::fs::read(&path).unwrap();
+        change(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        let setup = Setup { clock: self.home.setup.clock.clone(), ..Setup::new() };
+        let opened = LsmDisk::open(dir.path());
+        let disk = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let f = Fixture::over(super::worlds::open_over(disk, &setup), setup);
+        assert_eq!(f.claim_ids("http").await, self.acknowledged, "{what}");
+        assert!(f.store.job(self.last).await.unwrap().is_none(), "{what}: half a record is no record");
+        assert_eq!(f.submit_all(vec![f.job("small", "acme")]).await, [Submitted::Accepted { pushed_out: None }]);
+    }
+}
+
+#[tokio::test]
+async fn a_torn_last_record_takes_nothing_else_with_it() {
+    let torn = Torn::new().await;
+    let middle = torn.record.start + torn.record.len() / 2;
+    for end in [torn.record.start + 1, middle, torn.record.end - 1] {
+        torn.check(&format!("cut at {end} of {:?}", torn.record), |bytes| bytes.truncate(end)).await;
+        torn.check(&format!("zeros from {end} of {:?}", torn.record), |bytes| bytes[end..].fill(0)).await;
+    }
+    let last = torn.record.end - 1;
+    torn.check("the last byte is garbled", |bytes| bytes[last] ^= 0xff).await;
+}
+
+/// A power cut writes the pages of a record in any order: its end may be there while its middle is not.
+#[tokio::test]
+async fn a_last_record_with_a_hole_takes_nothing_else_with_it() {
+    let torn = Torn::new().await;
+    let middle = torn.record.start + torn.record.len() / 2;
+    torn.check("a hole in the middle", |bytes| bytes[middle..middle + 8].fill(0)).await;
+}
+
+/// Overwrites one record of a closed store with what no program can read.
+fn garble(home: &Home, table: Table, id: JobId) {
+    let disk = LsmDisk::open(home.dir.path()).unwrap();
+    let mut batch = Batch::default();
+    batch.put(table, Key::Id(*id.as_bytes()), vec![0xff; 20]);
+    disk.commit(batch).unwrap();
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_blocked_and_the_others_run() {
+    let home = Home::new();
+    let f = home.open();
+    let garbled = f.add("http", "acme").await;
+    let sound = f.add("http", "acme").await;
+    drop(f);
+    garble(&home, Table::Jobs, garbled);
+
+    let f = home.open();
+    assert_eq!(f.claim_ids("http").await, [sound]);
+    f.store.flush().await.unwrap();
+    let view = f.view(garbled).await;
+    assert_eq!(view.state, JobState::Blocked);
+    assert!(view.reason.is_some_and(|reason| reason.contains("cannot be read")));
+    assert!(f.store.health().unreadable > 0);
+    let listed = f.store.jobs(&JobFilter::default(), Page { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(listed.items.iter().map(|view| view.job_id).collect::<Vec<_>>(), [sound, garbled]);
+
+    let f = home.reopen(f);
+    assert_eq!(f.state(garbled).await, JobState::Blocked, "also after a restart");
+}
+
+/// The index says that it has expired, its payload cannot be read: the claim failed, and with it everything it had
+/// already taken out of the lane.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_may_expire() {
+    let home = Home::new();
+    let f = home.open();
+    let garbled = f.accept(Job { expires_at: Some(f.now() + SECOND), ..f.job("http", "acme") }).await;
+    let expiring = f.accept(Job { expires_at: Some(f.now() + SECOND), ..f.job("http", "acme") }).await;
+    let sound = f.add("http", "acme").await;
+    drop(f);
+    garble(&home, Table::Jobs, garbled);
+    let f = home.open();
+    f.advance(SECOND);
+    let batch = f.store.claim(&super::fixture::lane("http"), 10).await.expect("one bad record stops no lane");
+    assert_eq!(batch.jobs.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [sound]);
+    f.store.flush().await.unwrap();
+    assert_eq!(f.state(expiring).await, JobState::Dropped);
+    assert!(matches!(f.state(garbled).await, JobState::Dropped | JobState::Blocked));
+}
+
+/// A record that could not be read was taken for a disk that could not be written: the whole store stopped.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_may_be_pushed_out() {
+    let home = Home::new();
+    let f = home.open();
+    for _ in 1..FEW {
+        f.add("urgent", "acme").await;
+    }
+    let garbled = f.accept(f.urgent_job("urgent", Priority::Low)).await;
+    drop(f);
+    garble(&home, Table::Jobs, garbled);
+    let f = home.open();
+    let submitted = f.store.submit(vec![f.urgent_job("urgent", Priority::High)]).await;
+    assert!(matches!(submitted.as_deref(), Ok([Submitted::Accepted { .. }])), "{submitted:?}");
+    assert_eq!(f.store.health().failure, None);
+    assert!(matches!(f.state(garbled).await, JobState::Dropped | JobState::Blocked));
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_read_blocks_its_job() {
+    let home = Home::new();
+    let f = home.open();
+    let garbled = f.add("http", "acme").await;
+    f.retry(f.claim_one("http").await, SECOND).await;
+    drop(f);
+    garble(&home, Table::History, garbled);
+    let f = home.open();
+    f.advance(SECOND);
+    let sound = f.add("http", "acme").await;
+    assert_eq!(f.claim_ids("http").await, [sound]);
+    f.store.flush().await.unwrap();
+    assert_eq!(f.state(garbled).await, JobState::Blocked);
+}
+
+#[tokio::test]
+async fn records_that_cannot_be_read_do_not_prevent_the_start() {
+    let home = Home::new();
+    let f = home.open();
+    let garbled = f.add("http", "acme").await;
+    let sound = f.add("http", "acme").await;
+    let dead = f.add_dead("single", "acme", "http_404").await;
+    let sound_dead = f.add_dead("single", "acme", "http_404").await;
+    drop(f);
+    garble(&home, Table::Live, garbled);
+    garble(&home, Table::Dead, dead);
+    let disk = LsmDisk::open(home.dir.path()).unwrap();
+    let mut batch = Batch::default();
+    batch.put(Table::Live, Key::Text("not an id".into()), b"not a record".to_vec());
+    batch.put(Table::Registry, Key::Text("key/broken".into()), b"{".to_vec());
+    disk.commit(batch).unwrap();
+    drop(disk);
+
+    let f = home.open();
+    assert_eq!(f.store.health().unreadable, 4);
+    assert_eq!(f.claim_ids("http").await, [sound]);
+    f.entry(sound_dead).await;
+    f.store.sweep().await.unwrap();
+    let listed = f.store.jobs(&JobFilter::default(), Page { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(listed.items.iter().map(|view| view.job_id).collect::<Vec<_>>(), [sound_dead, sound]);
+}

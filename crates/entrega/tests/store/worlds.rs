@@ -1,0 +1,160 @@
+//! The stores that the suite runs against, and the table of its scenarios.
+//! Invariant: every scenario runs against every store; a failure names both.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore, LsmDisk};
+
+use super::fixture::{RETENTION, Setup, World};
+
+/// One test per scenario, each against a fresh store.
+macro_rules! exercise {
+    ($make:path) => {
+        exercise! { $make =>
+            claiming {
+                accepted_jobs_are_claimed_once_in_the_order_they_came
+                urgent_jobs_go_first
+                tenants_take_turns_of_three
+                a_heavier_tenant_has_longer_turns
+                a_claim_brings_the_whole_job
+                a_running_job_is_not_claimed_again
+                a_delayed_job_waits_for_its_moment
+                a_lane_starts_no_more_than_its_concurrency
+                an_unknown_lane_is_refused_with_the_known_ones
+                a_dispatcher_is_woken_by_new_work
+                jobs_from_64_tasks_are_each_claimed_once
+                no_job_is_claimed_by_two_claimers
+            }
+            admission {
+                a_full_lane_refuses_and_keeps_what_it_has
+                an_urgent_job_pushes_out_the_newest_low_one
+                without_low_jobs_the_newest_normal_one_leaves
+                nothing_as_urgent_is_pushed_out
+                pushing_out_works_within_one_submission
+                a_running_job_is_never_pushed_out
+                an_expired_job_is_dropped_and_the_next_is_looked_at
+                a_retry_that_expires_keeps_its_attempts
+                a_batch_with_an_unknown_lane_is_refused_whole
+            }
+            retrying {
+                a_retry_waits_for_its_moment
+                a_retry_keeps_its_history_and_counts_on
+                a_delivered_job_keeps_its_answer_and_attempts
+                many_settlements_are_taken_at_once
+                ended_resolves_when_a_job_is_delivered
+                ended_resolves_for_every_end
+                ended_resolves_at_once_for_what_has_ended_or_is_unknown
+            }
+            blocking {
+                out_of_attempts_blocks_where_the_lane_says_so
+                an_unblocked_job_has_all_its_attempts_again
+                an_unblocked_job_keeps_its_earlier_attempts
+                an_unblocked_job_gets_its_time_to_live_again
+                only_a_blocked_job_can_be_unblocked
+                a_paused_lane_gives_nothing_and_shows_its_jobs_as_idle
+                a_paused_lane_still_takes_and_settles
+            }
+            cancelling {
+                a_waiting_job_is_cancelled_with_the_reason
+                a_job_that_waits_for_a_retry_is_cancelled_with_its_attempts
+                a_running_job_is_not_cancelled
+                a_blocked_job_is_not_cancelled
+                what_has_ended_or_is_unknown_is_not_cancelled
+            }
+            dead_letters {
+                a_dead_letter_has_the_whole_job_and_why
+                a_dead_letter_reads_as_the_contract_says
+                a_dead_letter_without_a_reason_is_refused
+                a_refused_settlement_changes_nothing
+                dead_letters_are_found_by_what_they_are
+                dead_letters_are_listed_page_by_page
+                dead_letters_are_counted_by_code_tenant_lane_and_hour
+                a_discarded_dead_letter_keeps_the_reason
+                only_a_pending_dead_letter_is_discarded
+            }
+            replaying {
+                a_replay_keeps_id_and_key_and_counts_its_generation
+                only_a_pending_dead_letter_is_replayed
+                a_dead_letter_is_replayed_at_most_five_times
+                a_delivered_replay_ends_done_and_its_entry_is_replayed
+                a_failed_replay_adds_to_its_attempts
+                a_retried_replay_keeps_its_generation
+                a_cancelled_replay_is_a_pending_dead_letter_again
+                a_cancelled_replay_keeps_the_attempts_it_made
+                a_replay_has_a_time_to_live_of_its_own
+                a_replay_goes_into_a_full_lane
+            }
+            sweeping {
+                retention_forgets_ended_jobs_and_nothing_else
+                a_job_is_kept_from_its_end_not_from_its_beginning
+                dead_letters_leave_at_their_ttl
+                past_the_cap_the_oldest_leave
+                a_replaying_dead_letter_stays
+            }
+            listing {
+                every_job_is_listed_once_newest_first
+                jobs_are_listed_by_lane_and_tenant
+                jobs_are_listed_by_state
+                a_lane_counts_its_jobs
+            }
+            explaining {
+                a_job_that_nothing_holds_waits_for_its_turn
+                delay_and_pause_are_named
+                limits_on_concurrency_are_named
+                throttle_and_cadence_are_named_with_their_end
+                breaker_and_retry_after_are_named_with_their_end
+                what_does_not_wait_has_no_explanation
+            }
+            registry {
+                a_key_is_found_by_its_hash_until_it_is_removed
+                a_key_put_again_answers_to_its_new_hash_only
+                a_weight_is_shown_for_every_lane
+                tenants_have_figures
+                replay_runs_are_kept_newest_first
+                a_store_says_how_it_is
+            }
+        }
+    };
+    ($make:path => $($module:ident { $($scenario:ident)+ })+) => {
+        $(mod $module {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $scenario() {
+                let fixture = crate::store::fixture::Fixture::new($make);
+                crate::store::$module::$scenario(&fixture).await;
+            })+
+        })+
+    };
+}
+
+mod memory {
+    exercise!(crate::store::worlds::in_memory);
+}
+mod embedded {
+    exercise!(crate::store::worlds::embedded);
+}
+
+fn in_memory(setup: &Setup) -> World {
+    let store = LocalStore::open(Box::new(HeapDisk::default()), setup.clock.clone(), options(setup)).unwrap();
+    World { store: Arc::new(store), dir: None }
+}
+
+fn embedded(setup: &Setup) -> World {
+    let dir = tempfile::tempdir().unwrap();
+    World { store: open_embedded(dir.path(), setup), dir: Some(dir) }
+}
+
+/// Opens the embedded store in a directory.
+pub(crate) fn open_embedded(path: &Path, setup: &Setup) -> Arc<LocalStore> {
+    open_over(LsmDisk::open(path).unwrap(), setup)
+}
+
+/// Opens a local store over a disk.
+pub(crate) fn open_over(disk: impl Disk, setup: &Setup) -> Arc<LocalStore> {
+    Arc::new(LocalStore::open(Box::new(disk), setup.clock.clone(), options(setup)).unwrap())
+}
+
+/// How the local stores of this suite are set up.
+pub(crate) fn options(setup: &Setup) -> LocalOptions {
+    LocalOptions { lanes: setup.lanes.clone(), retention: RETENTION, free_bytes_min: 0, export_dir: None }
+}
