@@ -32,8 +32,15 @@ fn once(tenants: u32) -> f64 {
     for number in 0..JOBS {
         let tenant = names[(number % tenants) as usize].clone();
         let id = JobId::from_parts(now, number.into());
-        let job =
-            Waiting { id, tenant, priority: Priority::Normal, due: now, expires: Time::NEVER, attempt: 0, generation: 0 };
+        let job = Waiting {
+            id,
+            tenant,
+            priority: Priority::Normal,
+            due: now,
+            expires: Time::NEVER,
+            attempt: 0,
+            generation: 0,
+        };
         lane.admit(&job);
     }
     lane.publish(now);

@@ -156,7 +156,8 @@ impl Metrics {
     async fn look_at_lanes(&self, store: &dyn Store, now: Time) -> Result<(), StoreError> {
         for lane in store.lanes().await? {
             let name = lane.name.as_str();
-            let waiting = [JobState::Idle, JobState::Queued, JobState::Running, JobState::RetryWait, JobState::Replaying];
+            let waiting =
+                [JobState::Idle, JobState::Queued, JobState::Running, JobState::RetryWait, JobState::Replaying];
             for state in waiting {
                 let labels = [("lane", name), ("state", state.as_str())];
                 self.gauge("lane_jobs", &labels, lane.sizes.in_state(state).into());

@@ -107,19 +107,32 @@ async fn every_accepted_job_survives_kill_9() {
         assert!(now <= CONCURRENCY + UNSETTLED_MAX, "{now} repeats after one kill");
         (extra_before, extra_most) = (extra, extra_most.max(now));
         if cycle % 25 == 24 {
-            println!("cycle {}: {} accepted, {extra} attempts repeated, at most {extra_most} after a kill", cycle + 1, accepted.lock().len());
+            println!(
+                "cycle {}: {} accepted, {extra} attempts repeated, at most {extra_most} after a kill",
+                cycle + 1,
+                accepted.lock().len()
+            );
         }
     }
     let server = Server::start(folder.path());
     wait_until_empty(&server).await;
     let arrived = arrivals.by_job.lock();
     let lost: Vec<_> = accepted.lock().iter().filter(|id| !arrived.contains_key(*id)).cloned().collect();
-    assert!(lost.is_empty(), "{} of {} accepted jobs never arrived: {:?}", lost.len(), accepted.lock().len(), &lost[..lost.len().min(5)]);
+    assert!(
+        lost.is_empty(),
+        "{} of {} accepted jobs never arrived: {:?}",
+        lost.len(),
+        accepted.lock().len(),
+        &lost[..lost.len().min(5)]
+    );
     for (id, lives) in arrived.iter() {
         assert!(lives.is_sorted_by(|a, b| a < b), "{id} was delivered twice in one life: {lives:?}");
     }
-    println!("{cycles} kills: {} jobs accepted, all delivered; {} attempts repeated, at most {extra_most} after a kill",
-        accepted.lock().len(), arrived.values().map(|lives| lives.len() - 1).sum::<usize>());
+    println!(
+        "{cycles} kills: {} jobs accepted, all delivered; {} attempts repeated, at most {extra_most} after a kill",
+        accepted.lock().len(),
+        arrived.values().map(|lives| lives.len() - 1).sum::<usize>()
+    );
 }
 
 fn extra_attempts(arrivals: &Arrivals) -> usize {

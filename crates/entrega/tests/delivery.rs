@@ -34,7 +34,10 @@ async fn a_destination_that_fails_twice_gets_it_on_the_third_attempt() {
         assert!((least_ms - 1..most_ms + 500).contains(&waited), "waited {waited} ms");
     }
     let hits = world.sink.hits();
-    assert!(hits.iter().all(|hit| hit.id == id.to_string() && hit.idempotency_key == id.to_string()), "same ids each time");
+    assert!(
+        hits.iter().all(|hit| hit.id == id.to_string() && hit.idempotency_key == id.to_string()),
+        "same ids each time"
+    );
     assert!(hits.iter().all(|hit| &hit.body[..] == b"{\"hello\":1}" && hit.path == "/orders"));
     assert_eq!(view.result.unwrap().status, 200);
     world.stop().await.unwrap();
@@ -136,7 +139,8 @@ impl Channel for Panics {
 
 #[tokio::test]
 async fn a_channel_that_panics_fails_its_job_and_nothing_else() {
-    let world = World::start(Parts { channel: Some(Arc::new(Panics)), ..Parts::default() }, |_| Reply::Status(200)).await;
+    let world =
+        World::start(Parts { channel: Some(Arc::new(Panics)), ..Parts::default() }, |_| Reply::Status(200)).await;
     let id = world.submit("acme", vec![world.job("/")]).await[0];
     let view = world.end_of(id).await;
     assert_eq!((view.state, view.attempts[0].code.as_str()), (JobState::Dlq, "crashed"));

@@ -90,13 +90,17 @@ fn announce(config: &Config, address: std::net::SocketAddr, new_key: Option<&str
     }
     if config.outbound.allow_http || !config.outbound.allow_networks.is_empty() {
         let networks = config.outbound.allow_networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        eprintln!("Outbound is open beyond the default: plain http {}, networks [{networks}]", config.outbound.allow_http);
+        eprintln!(
+            "Outbound is open beyond the default: plain http {}, networks [{networks}]",
+            config.outbound.allow_http
+        );
     }
 }
 
 /// The first signal asks for an orderly end, the second ends at once.
 async fn cancel_on_signal(shutdown: CancellationToken) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
         return tracing::error!("Signals cannot be heard; stop this process by killing it, which loses nothing");
     };
     let mut wait = async || {

@@ -187,7 +187,10 @@ async fn a_purge_counts_first_and_leaves_the_reason() {
     let world = World::start().await;
     let (gone, kept) = (world.dead_letter("acme").await, world.dead_letter("bolt").await);
     let purge = ["dlq", "purge", "--tenant", "acme", "--reason", "test orders"];
-    assert_eq!(world.fail(&purge).await, (2, "error: dead letters that would be discarded: 1; add --yes to do it".into()));
+    assert_eq!(
+        world.fail(&purge).await,
+        (2, "error: dead letters that would be discarded: 1; add --yes to do it".into())
+    );
     assert_eq!(world.json(&["dlq", "show", &gone]).await["status"], "pending");
     let told = world.run(&[&purge[..], &["--yes"]].concat()).await;
     assert_eq!(told, "dead letters discarded: 1\n");

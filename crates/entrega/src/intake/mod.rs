@@ -175,7 +175,10 @@ fn lifetime(wish: &NewJob, policy: &LanePolicy) -> Option<Duration> {
 
 fn check(wish: &NewJob) -> Result<(), Refusal> {
     if wish.ttl.is_some_and(|ttl| ttl.is_zero()) {
-        return Err(Refusal::invalid("ttlMs", "0 would expire at once; leave it out for the lane's own, or give 1 or more"));
+        return Err(Refusal::invalid(
+            "ttlMs",
+            "0 would expire at once; leave it out for the lane's own, or give 1 or more",
+        ));
     }
     if wish.delay > DELAY_MAX || wish.ttl.is_some_and(|ttl| ttl > DELAY_MAX) {
         return Err(Refusal::invalid("delayMs", "at most a year (31536000000); the same holds for ttlMs"));

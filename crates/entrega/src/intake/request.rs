@@ -21,7 +21,10 @@ pub fn check_request(filter: &AddressFilter, request: &HttpRequest) -> Result<()
     }
     let url: Uri = request.url.parse().map_err(|error: http::uri::InvalidUri| {
         let shown: String = request.url.chars().take(120).collect();
-        Refusal::invalid("request.url", format!("'{shown}' is not a URL ({error}); give an absolute one, such as https://example.com/path"))
+        Refusal::invalid(
+            "request.url",
+            format!("'{shown}' is not a URL ({error}); give an absolute one, such as https://example.com/path"),
+        )
     })?;
     filter.check_url(&url).map_err(|problem| Refusal::invalid("request.url", problem.to_string()))?;
     let headers = request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -9,9 +9,7 @@ use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::time::Time;
 
 use crate::engine::Engine;
-use crate::store::{
-    ChangeError, DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError,
-};
+use crate::store::{ChangeError, DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError};
 
 /// How much of its pace a run may catch up after it was held up.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);

@@ -8,8 +8,8 @@ use tokio::net::TcpStream;
 
 use super::world::{ADMIN, World};
 
-/// Longer than anything here takes; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here takes, and shorter than the server's own limits: a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 async fn connect(world: &World) -> TcpStream {
     TcpStream::connect(world.address).await.unwrap()
@@ -126,6 +126,7 @@ async fn a_shutdown_finishes_what_is_in_flight_and_takes_nothing_new() {
     idle.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     assert!(read_some(&mut idle).await.starts_with("HTTP/1.1 200"));
 
+    let mut unused = connect(&world).await;
     let mut busy = connect(&world).await;
     let body = r#"{"request":{"url":"https://example.com"}}"#;
     let head = format!(
@@ -137,6 +138,7 @@ async fn a_shutdown_finishes_what_is_in_flight_and_takes_nothing_new() {
     assert!(read_some(&mut busy).await.starts_with("HTTP/1.1 100"), "the handler waits for the body");
     world.shutdown.cancel();
     assert_eq!(read_to_close(&mut idle).await, "", "an idle connection is closed");
+    assert_eq!(read_to_close(&mut unused).await, "", "one that was never used, too");
     assert!(TcpStream::connect(world.address).await.is_err(), "nobody listens any more");
     busy.write_all(body.as_bytes()).await.unwrap();
     let answer = read_to_close(&mut busy).await;

@@ -27,6 +27,8 @@ struct Shared {
 #[derive(Default)]
 struct Gate {
     is_shut: bool,
+    /// Writes that still go through although it is shut.
+    passes: usize,
     waiting: usize,
     /// The table whose next read is stopped.
     stops: Option<Table>,
@@ -36,7 +38,13 @@ struct Gate {
 impl SharedDisk {
     /// Lets no write through until [`SharedDisk::release`].
     pub(crate) fn hold(&self) {
-        self.0.gate.lock().is_shut = true;
+        self.hold_after(0);
+    }
+
+    /// The same, after so many more writes.
+    pub(crate) fn hold_after(&self, writes: usize) {
+        let mut gate = self.0.gate.lock();
+        (gate.is_shut, gate.passes) = (true, writes);
     }
 
     /// Waits until the writer stands before the shut gate.
@@ -133,8 +141,9 @@ impl Disk for SharedDisk {
         let mut gate = self.0.gate.lock();
         gate.waiting += 1;
         self.0.changed.notify_all();
-        self.0.changed.wait_while(&mut gate, |gate| gate.is_shut);
+        self.0.changed.wait_while(&mut gate, |gate| gate.is_shut && gate.passes == 0);
         gate.waiting -= 1;
+        gate.passes = gate.passes.saturating_sub(1);
         match self.0.is_broken.load(Ordering::SeqCst) {
             true => Err(DiskError::Io { doing: "writing", reason: "the cable was pulled".into() }),
             false => self.0.heap.commit(batch),

@@ -94,6 +94,18 @@ pub(crate) async fn jobs_are_listed_by_state(f: &Fixture) {
     }
 }
 
+/// A page looks at a bounded number of records of each kind; what lies beyond must come later, and only then.
+pub(crate) async fn a_long_search_goes_on_with_the_next_page(f: &Fixture) {
+    let dead = f.add_dead("http", "rare", "http_404").await;
+    let waiting = f.add("http", "rare").await;
+    for _ in 0..21 {
+        f.submit_all((0..1_000).map(|_| f.job("http", "busy")).collect()).await;
+    }
+    let of_rare = JobFilter { tenant: Some(tenant("rare")), ..JobFilter::default() };
+    let expected = [(waiting, JobState::Queued), (dead, JobState::Dlq)];
+    assert_eq!(pages(f, &of_rare, 10).await.concat(), expected);
+}
+
 pub(crate) async fn a_lane_counts_its_jobs(f: &Fixture) {
     one_in_every_state(f).await;
     let lanes = f.store.lanes().await.unwrap();

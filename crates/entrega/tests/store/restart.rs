@@ -265,7 +265,6 @@ fn the_last_write_to_a_key_in_a_batch_counts() {
     check(&LsmDisk::open(dir.path()).unwrap());
 }
 
-/// Time that the clock of a test does not move passes for nobody.
 #[tokio::test]
 async fn a_delay_counts_on_while_the_store_is_closed() {
     let home = Home::new();

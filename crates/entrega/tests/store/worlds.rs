@@ -96,6 +96,7 @@ macro_rules! exercise {
                 every_job_is_listed_once_newest_first
                 jobs_are_listed_by_lane_and_tenant
                 jobs_are_listed_by_state
+                a_long_search_goes_on_with_the_next_page
                 a_lane_counts_its_jobs
             }
             explaining {

@@ -134,40 +134,49 @@ async fn an_unblocked_job_leaves_no_history_behind() {
     }
 }
 
-/// An HTTP client that hangs up drops the call in the middle: what was written must still take effect.
-#[tokio::test]
-async fn a_replay_whose_caller_went_away_runs() {
-    let (disk, f) = SharedDisk::world();
-    let id = f.add_dead("http", "acme", "http_404").await;
-    disk.hold();
-    assert!(f.store.replay(id).now_or_never().is_none());
+/// Calls, and goes away when the disk stops after so many writes, as an HTTP client does that hangs up.
+async fn abandon<T>(disk: &SharedDisk, f: &Fixture, writes: usize, call: impl Future<Output = T>) {
+    disk.hold_after(writes);
+    drop(tokio::time::timeout(SECOND / 10, call).await);
     disk.release();
     f.store.flush().await.unwrap();
-    assert_eq!(f.entry(id).await.status, DeadLetterStatus::Replaying);
-    assert_eq!(f.claim_ids("http").await, [id]);
+}
+
+/// What was written takes effect even if nobody waits for it: an entry that is `replaying` is on its way.
+#[tokio::test]
+async fn a_replay_whose_caller_went_away_runs_or_was_not_begun() {
+    let (disk, f) = SharedDisk::world();
+    for writes in 0..3 {
+        let id = f.add_dead("http", "acme", "http_404").await;
+        abandon(&disk, &f, writes, f.store.replay(id)).await;
+        let is_replaying = f.entry(id).await.status == DeadLetterStatus::Replaying;
+        assert_eq!(f.claim_ids("http").await.contains(&id), is_replaying, "after {writes} writes");
+    }
 }
 
 #[tokio::test]
-async fn an_unblocked_job_whose_caller_went_away_runs() {
+async fn an_unblocked_job_whose_caller_went_away_runs_or_is_still_blocked() {
     let (disk, f) = SharedDisk::world();
-    let id = f.add("http", "acme").await;
-    f.block(f.claim_one("http").await).await;
-    disk.hold();
-    assert!(f.store.unblock(id).now_or_never().is_none());
-    disk.release();
-    f.store.flush().await.unwrap();
-    assert_eq!(f.claim_ids("http").await, [id]);
+    for writes in 0..3 {
+        let id = f.add("http", "acme").await;
+        f.block(f.claim_one("http").await).await;
+        abandon(&disk, &f, writes, f.store.unblock(id)).await;
+        let is_blocked = f.state(id).await == JobState::Blocked;
+        assert_eq!(f.claim_ids("http").await.contains(&id), !is_blocked, "after {writes} writes");
+    }
 }
 
 #[tokio::test]
 async fn a_key_whose_maker_went_away_works_or_is_not_kept() {
     let (disk, f) = SharedDisk::world();
-    disk.hold();
-    assert!(f.store.put_key(key("one", 1)).now_or_never().is_none());
-    disk.release();
-    f.store.flush().await.unwrap();
-    let is_kept = disk.rows(Table::Registry).iter().any(|(key, _)| key == b"key/one");
-    assert_eq!(f.store.key_by_hash(&[1; 32]).is_some(), is_kept, "memory and disk say the same");
+    for writes in 0..3 {
+        let id = format!("key{writes}");
+        abandon(&disk, &f, writes, f.store.put_key(key(&id, writes as u8))).await;
+        let row = format!("key/{id}");
+        let is_kept = disk.rows(Table::Registry).iter().any(|(key, _)| key == row.as_bytes());
+        let is_known = f.store.key_by_hash(&[writes as u8; 32]).is_some();
+        assert_eq!(is_known, is_kept, "memory and disk say the same after {writes} writes");
+    }
 }
 
 #[tokio::test]

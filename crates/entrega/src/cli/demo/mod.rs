@@ -48,7 +48,10 @@ pub(super) async fn run(args: DemoArgs, out: &mut Out) -> Result<(), CliError> {
         let (engine, shutdown) = (engine.clone(), shutdown.clone());
         tokio::spawn(async move { engine.run(shutdown, Duration::from_secs(5)).await })
     };
-    eprintln!("A gateway on http://{address} (look at http://{address}/metrics), a destination that misbehaves on {}", flaky.origin());
+    eprintln!(
+        "A gateway on http://{address} (look at http://{address}/metrics), a destination that misbehaves on {}",
+        flaky.origin()
+    );
     let demo = Demo { engine, flaky, jobs: u64::from(args.jobs) };
     let story = tokio::time::timeout(LIMIT, demo.play()).await.map_err(CliError::failed)?;
     shutdown.cancel();
@@ -71,7 +74,11 @@ fn config(folder: &Folder, flaky: &Flaky, args: &DemoArgs) -> Result<Config, Cli
     Ok(config)
 }
 
-async fn serve_api(engine: &Arc<Engine>, args: &DemoArgs, shutdown: &CancellationToken) -> Result<std::net::SocketAddr, CliError> {
+async fn serve_api(
+    engine: &Arc<Engine>,
+    args: &DemoArgs,
+    shutdown: &CancellationToken,
+) -> Result<std::net::SocketAddr, CliError> {
     let listen = |source| CliError::Listen { address: args.listen, source };
     let listener = TcpListener::bind(args.listen).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
@@ -166,7 +173,10 @@ impl Demo {
             let tally = self.flaky.tally();
             let retrying = lane.sizes.in_state(entrega_core::job::JobState::RetryWait);
             bar.set_position(tally.delivered);
-            bar.set_message(format!("{} calls, {retrying} waiting to retry, {} dead letters", tally.calls, lane.dead_letters));
+            bar.set_message(format!(
+                "{} calls, {retrying} waiting to retry, {} dead letters",
+                tally.calls, lane.dead_letters
+            ));
             if lane.sizes.waiting() + lane.sizes.running() == 0 {
                 break;
             }
@@ -205,20 +215,30 @@ impl Demo {
     fn summary(&self, story: Story, out: &mut Out) -> Result<(), CliError> {
         let after = self.flaky.tally();
         let missing = story.accepted.iter().filter(|id| !self.flaky.has(**id)).count() as u64;
-        let codes = story.dead_by_code.iter().map(|(code, count)| format!("{count} {code}")).collect::<Vec<_>>().join(", ");
+        let codes =
+            story.dead_by_code.iter().map(|(code, count)| format!("{count} {code}")).collect::<Vec<_>>().join(", ");
         let rows = [
             ("accepted", story.accepted.len() as u64, "on disk before the answer".to_owned()),
             ("delivered at once", story.before.first_time, "first attempt".to_owned()),
             ("delivered after retries", story.before.delivered - story.before.first_time, "with backoff".to_owned()),
             ("dead letters", story.dead, codes),
             ("replayed", story.replayed, "same job ids".to_owned()),
-            ("delivered by replay", after.delivered - story.before.delivered, "after the destination was mended".to_owned()),
+            (
+                "delivered by replay",
+                after.delivered - story.before.delivered,
+                "after the destination was mended".to_owned(),
+            ),
             ("missing", missing, "counted at the destination".to_owned()),
         ];
-        let value: serde_json::Map<_, _> = rows.iter().map(|(what, count, _)| ((*what).to_owned(), (*count).into())).collect();
+        let value: serde_json::Map<_, _> =
+            rows.iter().map(|(what, count, _)| ((*what).to_owned(), (*count).into())).collect();
         let lines = rows.map(|(what, count, note)| [what.to_owned(), count.to_string(), note]).to_vec();
         out.answer(&value.into(), |out| out.table(["what", "jobs", "note"], lines))?;
-        eprintln!("{} calls in {:.1} s. Now run it for real: entrega serve --dev", after.calls, story.took.as_secs_f64());
+        eprintln!(
+            "{} calls in {:.1} s. Now run it for real: entrega serve --dev",
+            after.calls,
+            story.took.as_secs_f64()
+        );
         match missing {
             0 => Ok(()),
             _ => Err(CliError::failed(format!("{missing} accepted jobs never arrived"))),

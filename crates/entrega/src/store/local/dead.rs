@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, GENERATIONS_MAX, NoReplay};
 use entrega_core::id::JobId;
+use entrega_core::job::Job;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
@@ -164,6 +165,9 @@ impl Shared {
         super::leave_index(batch, id, true);
         batch.remove(Table::Jobs, id_key(id));
         if let Some(mut dead) = records::load_dead(&*self.disk, id)? {
+            let tried = self.readable(id, records::load_history(&*self.disk, id))?.unwrap_or_default();
+            dead.failed_attempts += tried.len() as u32;
+            dead.attempts.extend(tried);
             dead.status = DeadLetterStatus::Pending;
             dead.last_failure_reason = format!("{} (its replay was ended: {reason})", dead.last_failure_reason);
             self.put_dead(batch, &dead);
@@ -219,27 +223,29 @@ impl DeadLetterStore for LocalStore {
     async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
+        shared.settled().await?;
         let mut dead = shared.pending(id)?;
         dead.check_replay()?;
         let lane = shared.lane(&dead.lane)?;
         let now = shared.clock.now();
         dead.status = DeadLetterStatus::Replaying;
         dead.generation = (dead.generation + 1).min(GENERATIONS_MAX);
-        let job = &dead.original_data;
-        let expires = lane.policy.ttl.map_or(Time::NEVER, |ttl| now + ttl);
-        let live = Live { due: now, expires, generation: dead.generation, ..Live::of(job) };
+        // The job takes its new time to live along: a retry writes its index entry from it.
+        let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
+        let job = Job { due_at: now, expires_at, ..dead.original_data.clone() };
+        let live = Live { generation: dead.generation, ..Live::of(&job) };
         let mut batch = Batch::default();
-        batch.put(Table::Jobs, id_key(id), records::encode(job));
+        batch.put(Table::Jobs, id_key(id), records::encode(&job));
         batch.put(Table::Live, id_key(id), records::encode(&live));
         shared.put_dead(&mut batch, &dead);
-        shared.change(batch, Vec::new()).await?;
-        lane.put_back(shared, id, &live);
-        Ok(())
+        let lane = lane.clone();
+        Ok(shared.change_then(batch, move |shared| lane.put_back(shared, id, &live)).await?)
     }
 
     async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
+        shared.settled().await?;
         let mut dead = shared.pending(id)?;
         dead.status = DeadLetterStatus::Discarded;
         dead.discard_reason = Some(reason.to_owned());

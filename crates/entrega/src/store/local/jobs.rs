@@ -10,6 +10,7 @@ use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{Claimed, Explanation, Left, Next, NotRemoved};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
 use tokio::sync::{Notify, oneshot};
 
 use super::disk::{Batch, DiskError, Key, Table};
@@ -44,7 +45,7 @@ impl JobStore for LocalStore {
         let claims = lane.machine.lock().claim(now, max);
         let mut jobs = Vec::with_capacity(claims.jobs.len());
         for claimed in claims.jobs {
-            match self.shared.load_claimed(&claimed) {
+            match self.shared.load_claimed(lane, &claimed) {
                 Ok(job) => jobs.push(job),
                 Err(error) => self.shared.set_aside(lane, &claimed, &error)?,
             }
@@ -104,13 +105,27 @@ impl JobStore for LocalStore {
             return Err(ChangeError::WrongState { state: view.state, hint: "only a blocked job can be unblocked" });
         };
         let lane = shared.lane(&live.lane)?;
-        let live = Live { blocked: None, attempt: 0, due: shared.clock.now(), ..live };
+        let now = shared.clock.now();
+        let expires = match (live.expires.finite(), lane.policy.ttl) {
+            (Some(old), Some(ttl)) => old.max(now + ttl),
+            (old, _) => old.map_or(Time::NEVER, |old| old.max(now)),
+        };
+        let live = Live { blocked: None, attempt: 0, due: now, expires, unblocked: true, ..live };
         let mut batch = Batch::default();
         batch.put(Table::Live, id_key(id), records::encode(&live));
-        shared.change(batch, Vec::new()).await?;
-        lane.blocked.fetch_sub(1, Ordering::Relaxed);
-        lane.put_back(shared, id, &live);
-        Ok(())
+        let job = shared.readable(id, records::load_job(&*shared.disk, id)).map_err(StoreError::from)?.flatten();
+        if let Some(job) = job {
+            // A retry writes its index entry from the job.
+            let job = Job { expires_at: expires.finite(), ..job };
+            batch.put(Table::Jobs, id_key(id), records::encode(&job));
+        }
+        let lane = lane.clone();
+        let then = move |shared: &Shared| {
+            lane.blocked.fetch_sub(1, Ordering::Relaxed);
+            lane.has_unblocked.store(true, Ordering::Relaxed);
+            lane.put_back(shared, id, &live);
+        };
+        Ok(shared.change_then(batch, then).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError> {
@@ -119,12 +134,18 @@ impl JobStore for LocalStore {
 
     async fn ended(&self, id: JobId) -> Result<(), StoreError> {
         let end = self.shared.waiters.wait(id);
-        let view = self.shared.view(id)?;
-        if view.is_some_and(|view| !view.state.is_end()) {
-            // Its sender is dropped when the job has ended.
+        let is_waiting = || Ok::<_, StoreError>(self.shared.view(id)?.is_some_and(|view| !view.state.is_end()));
+        if !is_waiting()? {
+            return Ok(());
+        }
+        if !self.shared.is_failed() {
+            // Its sender is dropped when the job has ended, and when the store has stopped.
             drop(end.await);
         }
-        Ok(())
+        match self.shared.is_failed() && is_waiting()? {
+            true => Err(self.shared.stopped()),
+            false => Ok(()),
+        }
     }
 
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
@@ -177,6 +198,8 @@ impl JobStore for LocalStore {
     }
 
     async fn sweep(&self) -> Result<Swept, StoreError> {
+        let _one_at_a_time = self.shared.changes.lock().await;
+        self.shared.settled().await?;
         let shared = self.shared.clone();
         let (batch, swept) = blocking(move || shared.choose_sweep()).await?;
         if !batch.ops.is_empty() {
@@ -230,11 +253,11 @@ impl LaneCell {
 }
 
 impl Shared {
-    fn load_claimed(&self, claimed: &Claimed) -> Result<ClaimedJob, DiskError> {
+    fn load_claimed(&self, lane: &LaneCell, claimed: &Claimed) -> Result<ClaimedJob, DiskError> {
         let missing = || DiskError::Record { table: "jobs", reason: "there is no record".into() };
         let job = records::load_job(&*self.disk, claimed.id)?.ok_or_else(missing)?;
         let history = match claimed.attempt {
-            1 => Vec::new(),
+            1 if !lane.has_unblocked.load(Ordering::Relaxed) => Vec::new(),
             _ => records::load_history(&*self.disk, claimed.id)?,
         };
         Ok(ClaimedJob {
@@ -258,7 +281,7 @@ impl Shared {
         let live = Live { blocked: Some(error.to_string()), ..live };
         batch.put(Table::Live, id_key(claimed.id), records::encode(&live));
         let (reply, _) = oneshot::channel();
-        self.send(Command::Change { batch, ended: Vec::new(), reply })
+        self.send(Command::Change { batch, ended: Vec::new(), then: None, reply })
     }
 
     fn expire(&self, expired: &[Left]) -> Result<(), StoreError> {
@@ -268,6 +291,6 @@ impl Shared {
             self.drop_job(&mut batch, left.id, JobState::Dropped, reason)?;
         }
         let (reply, _) = oneshot::channel();
-        self.send(Command::Change { batch, ended: expired.iter().map(|left| left.id).collect(), reply })
+        self.send(Command::Change { batch, ended: expired.iter().map(|left| left.id).collect(), then: None, reply })
     }
 }

@@ -49,7 +49,7 @@ impl Shared {
 
     fn view_live(&self, id: JobId, live: Live) -> Result<JobView, DiskError> {
         let (state, due) = self.state_of(id, &live);
-        let job = records::load_job(&*self.disk, id)?;
+        let job = self.readable(id, records::load_job(&*self.disk, id))?.flatten();
         Ok(JobView {
             job_id: id,
             destination: job.as_ref().and_then(records::destination),
@@ -64,7 +64,7 @@ impl Shared {
             expires_at: live.expires.finite(),
             ended_at: None,
             generation: live.generation,
-            attempts: records::load_history(&*self.disk, id)?,
+            attempts: self.readable(id, records::load_history(&*self.disk, id))?.unwrap_or_default(),
             result: None,
         })
     }
@@ -107,7 +107,9 @@ impl Shared {
         let mut looked_at = 0;
         let below = page.after.map(|id| *id.as_bytes());
         self.disk.scan(table, Order::DownFrom(below.as_ref().map(|key| key.as_slice())), &mut |key, bytes| {
-            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else { return ControlFlow::Continue(()) };
+            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else {
+                return ControlFlow::Continue(());
+            };
             match fits(id, bytes) {
                 Ok(row) => found.rows.extend(row),
                 Err(error) => self.note_unreadable(table.name(), &error),

@@ -83,6 +83,8 @@ struct LaneCell {
     machine: Mutex<Lane>,
     wake: Arc<Notify>,
     blocked: AtomicU32,
+    /// Whether a first attempt may have a history.
+    has_unblocked: AtomicBool,
 }
 
 struct Shared {
@@ -116,6 +118,7 @@ impl LocalStore {
                 machine: Mutex::new(Lane::new(policy.clone())),
                 wake: Arc::new(Notify::new()),
                 blocked: AtomicU32::new(0),
+                has_unblocked: AtomicBool::new(false),
             };
             (name.clone(), Arc::new(cell))
         });
@@ -139,7 +142,8 @@ impl LocalStore {
         shared.recover()?;
         let writer = Writer { shared: shared.clone(), commands: receiver };
         let writer = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run());
-        let writer = writer.map_err(|error| DiskError::Io { doing: "starting the writer", reason: error.to_string() })?;
+        let writer =
+            writer.map_err(|error| DiskError::Io { doing: "starting the writer", reason: error.to_string() })?;
         Ok(LocalStore { shared, writer: Mutex::new(Some(writer)) })
     }
 
@@ -176,6 +180,7 @@ impl Shared {
         // Whoever waits for room waits in vain.
         self.submit_permits.close();
         self.settle_permits.close();
+        self.waiters.tell_all();
     }
 
     fn stopped(&self) -> StoreError {
@@ -190,8 +195,21 @@ impl Shared {
     /// Writes a change whose effect in memory has happened, and waits until it is durable.
     async fn change(&self, batch: Batch, ended: Vec<JobId>) -> Result<(), StoreError> {
         let (reply, durable) = oneshot::channel();
-        self.send(Command::Change { batch, ended, reply })?;
+        self.send(Command::Change { batch, ended, then: None, reply })?;
         durable.await.map_err(|_| self.stopped())
+    }
+
+    /// Writes a change whose effect in memory comes with its durability: the writer makes it, so that it happens even
+    /// if the caller has gone away.
+    async fn change_then(&self, batch: Batch, then: impl FnOnce(&Shared) + Send + 'static) -> Result<(), StoreError> {
+        let (reply, durable) = oneshot::channel();
+        self.send(Command::Change { batch, ended: Vec::new(), then: Some(Box::new(then)), reply })?;
+        durable.await.map_err(|_| self.stopped())
+    }
+
+    /// Waits until the disk has what memory knows; whoever reads, decides and writes begins with this.
+    async fn settled(&self) -> Result<(), StoreError> {
+        self.change(Batch::default(), Vec::new()).await
     }
 
     /// Writes the end of a job that was not delivered: dropped or cancelled. A dead letter on its way back stays one.
@@ -202,17 +220,36 @@ impl Shared {
         // It may have come in this very batch.
         let in_batch = batch.ops.iter().rev().find(|op| op.table == Table::Jobs && op.key.as_ref() == id.as_bytes());
         let job = match in_batch.and_then(|op| op.value.as_deref()) {
-            Some(bytes) => Some(records::decode(Table::Jobs, bytes)?),
-            None => records::load_job(&*self.disk, id)?,
+            Some(bytes) => records::decode(Table::Jobs, bytes).map(Some),
+            None => records::load_job(&*self.disk, id),
         };
-        let Some(job) = job else { return Ok(()) };
-        let mut end = Ended::of(job, state, self.clock.now(), 0);
+        let mut end = match self.readable(id, job)? {
+            Some(Some(job)) => Ended::of(job, state, self.clock.now(), 0),
+            Some(None) => return Ok(()),
+            None => match records::load_live(&*self.disk, id)? {
+                Some(live) => Ended::of_unreadable(id, live, state, self.clock.now()),
+                None => return Ok(()),
+            },
+        };
         end.reason = Some(reason.to_owned());
-        end.attempts = records::load_history(&*self.disk, id)?;
-        let had_history = !end.attempts.is_empty();
+        let history = self.readable(id, records::load_history(&*self.disk, id))?;
+        let had_history = history.as_ref().is_none_or(|history| !history.is_empty());
+        end.attempts = history.unwrap_or_default();
         leave_index(batch, id, had_history);
         batch.put(Table::Jobs, id_key(id), records::encode_ended(&end));
         Ok(())
+    }
+
+    /// `None`, and a note, for a record that cannot be read; a disk that cannot be read is an error.
+    fn readable<T>(&self, id: JobId, loaded: Result<T, DiskError>) -> Result<Option<T>, DiskError> {
+        match loaded {
+            Ok(record) => Ok(Some(record)),
+            Err(error @ DiskError::Record { .. }) => {
+                self.note_unreadable(&id.to_string(), &error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn is_failed(&self) -> bool {
@@ -251,6 +288,12 @@ impl Waiters {
         by_job.entry(id).or_default().push(sender);
         self.waiting.store(by_job.len() as u32, Ordering::Release);
         receiver
+    }
+
+    /// Nobody ends any more: the store has stopped.
+    fn tell_all(&self) {
+        self.by_job.lock().clear();
+        self.waiting.store(0, Ordering::Release);
     }
 
     fn tell(&self, ended: &[JobId]) {

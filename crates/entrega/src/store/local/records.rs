@@ -43,6 +43,8 @@ pub(super) struct Live {
     pub(super) generation: u8,
     /// Why it waits for an operator, if it does.
     pub(super) blocked: Option<String>,
+    /// Whether it has a history although its attempts count anew.
+    pub(super) unblocked: bool,
 }
 
 impl Live {
@@ -56,6 +58,7 @@ impl Live {
             attempt: 0,
             generation: 0,
             blocked: None,
+            unblocked: false,
         }
     }
 
@@ -102,6 +105,24 @@ impl Ended {
             accepted_at: job.accepted_at,
             ended_at: now,
             generation,
+            attempts: Vec::new(),
+            answer: None,
+        }
+    }
+
+    /// The end of a job whose record cannot be read: what its index entry knows.
+    pub(super) fn of_unreadable(id: JobId, live: Live, state: JobState, now: Time) -> Ended {
+        Ended {
+            lane: live.lane,
+            tenant: live.tenant,
+            priority: live.priority,
+            state,
+            reason: None,
+            destination: None,
+            labels: BTreeMap::new(),
+            accepted_at: id.made_at(),
+            ended_at: now,
+            generation: live.generation,
             attempts: Vec::new(),
             answer: None,
         }
@@ -220,8 +241,7 @@ pub(super) fn is_ended(bytes: &[u8]) -> bool {
 
 pub(super) fn decode_ended(table: Table, bytes: &[u8]) -> Result<Ended, DiskError> {
     let rest = bytes.get(1..).unwrap_or_default();
-    postcard::from_bytes(rest)
-        .map_err(|error| DiskError::Record { table: table.name(), reason: error.to_string() })
+    postcard::from_bytes(rest).map_err(|error| DiskError::Record { table: table.name(), reason: error.to_string() })
 }
 
 fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, DiskError> {

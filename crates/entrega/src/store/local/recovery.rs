@@ -58,11 +58,16 @@ impl Shared {
                     Some(lane) if live.blocked.is_some() => {
                         lane.blocked.fetch_add(1, Ordering::Relaxed);
                     }
-                    Some(lane) => lane.machine.lock().restore(now, &live.waiting(id)),
+                    Some(lane) => {
+                        lane.has_unblocked.fetch_or(live.unblocked, Ordering::Relaxed);
+                        lane.machine.lock().restore(now, &live.waiting(id));
+                    }
                     None => *without_lane.entry(live.lane).or_default() += 1,
                 },
                 (_, Err(error)) => self.note_unreadable("live", &error),
-                (None, Ok(_)) => self.note_unreadable("live", &DiskError::Record { table: "live", reason: "bad key".into() }),
+                (None, Ok(_)) => {
+                    self.note_unreadable("live", &DiskError::Record { table: "live", reason: "bad key".into() })
+                }
             }
             ControlFlow::Continue(())
         })?;

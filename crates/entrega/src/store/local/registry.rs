@@ -24,7 +24,10 @@ pub(super) struct Registered {
 impl Registered {
     fn put_key(&mut self, key: Arc<ApiKey>) {
         self.keys_by_hash.insert(key.hash, key.clone());
-        self.keys.insert(key.id.clone(), key);
+        let replaced = self.keys.insert(key.id.clone(), key.clone());
+        if let Some(replaced) = replaced.filter(|replaced| replaced.hash != key.hash) {
+            self.keys_by_hash.remove(&replaced.hash);
+        }
     }
 }
 
@@ -68,19 +71,24 @@ impl Shared {
         }
     }
 
-    async fn put(&self, key: String, value: &impl Serialize) -> Result<(), StoreError> {
+    async fn put(
+        &self,
+        key: String,
+        value: &impl Serialize,
+        then: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         batch.put(Table::Registry, Key::Text(key), records::encode_json(value));
-        self.change(batch, Vec::new()).await
+        self.change_then(batch, then).await
     }
 }
 
 #[async_trait]
 impl Registry for LocalStore {
     async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
-        self.shared.put(format!("key/{}", key.id), &key).await?;
-        self.shared.registered.write().put_key(Arc::new(key));
-        Ok(())
+        let kept = Arc::new(key.clone());
+        let then = move |shared: &Shared| shared.registered.write().put_key(kept);
+        self.shared.put(format!("key/{}", key.id), &key, then).await
     }
 
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
@@ -102,10 +110,12 @@ impl Registry for LocalStore {
     }
 
     async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
-        self.shared.put(format!("tenant/{}", settings.tenant), &settings).await?;
-        self.shared.apply_weight(&settings);
-        self.shared.registered.write().tenants.insert(settings.tenant.clone(), settings);
-        Ok(())
+        let kept = settings.clone();
+        let then = move |shared: &Shared| {
+            shared.apply_weight(&kept);
+            shared.registered.write().tenants.insert(kept.tenant.clone(), kept);
+        };
+        self.shared.put(format!("tenant/{}", settings.tenant), &settings, then).await
     }
 
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
@@ -118,9 +128,9 @@ impl Registry for LocalStore {
     }
 
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
-        self.shared.put(format!("replay/{}", replay.id), &replay).await?;
-        self.shared.registered.write().replays.insert(replay.id.clone(), replay);
-        Ok(())
+        let kept = replay.clone();
+        let then = move |shared: &Shared| drop(shared.registered.write().replays.insert(kept.id.clone(), kept));
+        self.shared.put(format!("replay/{}", replay.id), &replay, then).await
     }
 
     async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
 use entrega_core::decide::{Failure, Transition};
 use entrega_core::job::JobState;
 use entrega_core::lane::Next;
@@ -12,47 +12,61 @@ use entrega_core::time::Time;
 
 use super::disk::{Batch, DiskError, Table};
 use super::records::{self, Ended, Live, id_key};
-use super::writer::Command;
+use super::writer::{Command, Retried};
 use super::{Shared, leave_index};
 use crate::store::{Settlement, StoreError};
+
+/// Refuses what could not be kept, before anything has changed.
+fn check(settlement: &Settlement) -> Result<(), DiskError> {
+    let job_id = settlement.job.id;
+    let refused = match &settlement.transition {
+        Transition::DeadLetter { failure } if failure.reason.trim().is_empty() => BadDeadLetter::NoReason { job_id },
+        Transition::DeadLetter { .. } if settlement.attempts.is_empty() => BadDeadLetter::NoAttempt { job_id },
+        _ => return Ok(()),
+    };
+    Err(DiskError::Record { table: "dead", reason: refused.to_string() })
+}
 
 impl Shared {
     pub(super) async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError> {
         let lane = self.lane(lane)?;
         let permits = self.settle_permits.clone().acquire_many_owned(settlements.len() as u32).await;
         let permit = permits.map_err(|_| self.stopped())?;
+        settlements.iter().try_for_each(check)?;
         let now = self.clock.now();
         let mut batch = Batch::default();
-        let mut ended = Vec::with_capacity(settlements.len());
-        {
-            let mut machine = lane.machine.lock();
-            for settlement in &settlements {
-                let next = match settlement.transition {
-                    Transition::Retry { at, .. } => Next::RetryAt(at),
-                    Transition::Done | Transition::Blocked { .. } | Transition::DeadLetter { .. } => Next::Leave,
-                };
-                let was_running = machine.settle(now, settlement.ticket, next, settlement.lesson, settlement.took);
-                assert!(was_running, "{} was settled twice", settlement.job.id);
-            }
-        }
+        let (mut leaving, mut retries, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for settlement in settlements {
-            let id = settlement.job.id;
-            if matches!(settlement.transition, Transition::Blocked { .. }) {
-                lane.blocked.fetch_add(1, Ordering::Relaxed);
-            }
-            if !matches!(settlement.transition, Transition::Retry { .. }) {
-                ended.push(id);
+            let Settlement { ticket, lesson, took, .. } = settlement;
+            match settlement.transition {
+                Transition::Retry { at, .. } => {
+                    retries.push(Retried { lane: lane.clone(), ticket, at, lesson, took });
+                }
+                Transition::Done | Transition::Blocked { .. } | Transition::DeadLetter { .. } => {
+                    let is_blocked = matches!(settlement.transition, Transition::Blocked { .. });
+                    lane.blocked.fetch_add(is_blocked.into(), Ordering::Relaxed);
+                    leaving.push((ticket, lesson, took));
+                    ended.push(settlement.job.id);
+                }
             }
             self.write_settlement(&mut batch, settlement, now)?;
         }
-        self.send(Command::Settle { batch, ended, permit })
+        {
+            let mut machine = lane.machine.lock();
+            for (ticket, lesson, took) in leaving {
+                let was_running = machine.settle(now, ticket, Next::Leave, lesson, took);
+                assert!(was_running, "{ticket:?} was settled twice");
+            }
+        }
+        self.send(Command::Settle { batch, ended, retries, permit })
     }
 
     fn write_settlement(&self, batch: &mut Batch, settlement: Settlement, now: Time) -> Result<(), DiskError> {
         let Settlement { job, generation, attempts, transition, answer, .. } = settlement;
         let id = job.id;
         let had_history = attempts.len() > 1;
-        let attempt = u16::try_from(attempts.len()).unwrap_or(u16::MAX);
+        let number = attempts.last().map_or(0, |attempt| attempt.number);
+        let attempt = u16::try_from(number).unwrap_or(u16::MAX);
         let waiting = |due: Time, blocked| Live { due, attempt, generation, blocked, ..Live::of(&job) };
         match transition {
             Transition::Done => {

@@ -48,7 +48,9 @@ impl Shared {
         let before = batch.ops.len();
         let from = std::mem::replace(&mut *self.sweep_from.lock(), JobId::MIN);
         self.disk.scan(Table::Jobs, Order::UpFrom(from.as_bytes()), &mut |key, bytes| {
-            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else { return ControlFlow::Continue(()) };
+            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else {
+                return ControlFlow::Continue(());
+            };
             if id.made_at() >= keep_since {
                 return ControlFlow::Break(());
             }
@@ -93,7 +95,10 @@ impl Shared {
                 }
                 file.sync_data()
             };
-            write().map_err(|error| DiskError::Io { doing: "writing the dead-letter export", reason: error.to_string() })?;
+            write().map_err(|error| DiskError::Io {
+                doing: "writing the dead-letter export",
+                reason: error.to_string(),
+            })?;
         }
         for (dead, _) in &leaving {
             self.dead.lock().remove(dead.job_id);

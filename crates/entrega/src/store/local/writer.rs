@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
-use entrega_core::lane::{Admission, Waiting};
+use entrega_core::lane::{Admission, Next, Ticket, Waiting};
 use entrega_core::name::LaneName;
+use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::disk::{Batch, DiskError, Table};
@@ -35,14 +37,27 @@ pub(super) struct Prepared {
     pub(super) live: Vec<u8>,
 }
 
+/// An attempt that failed for now. It counts as running until that is durable: nobody claims, cancels or pushes out a
+/// job whose history is not on disk.
+pub(super) struct Retried {
+    pub(super) lane: Arc<LaneCell>,
+    pub(super) ticket: Ticket,
+    pub(super) at: Time,
+    pub(super) lesson: Lesson,
+    pub(super) took: Duration,
+}
+
+/// What a change does in memory once it is durable.
+pub(super) type Then = Box<dyn FnOnce(&Shared) + Send>;
+
 /// Something to write.
 pub(super) enum Command {
     /// New jobs.
     Submit { jobs: Vec<Prepared>, reply: oneshot::Sender<Vec<Submitted>>, permit: OwnedSemaphorePermit },
     /// Attempts that ended.
-    Settle { batch: Batch, ended: Vec<JobId>, permit: OwnedSemaphorePermit },
-    /// Anything else; its effect in memory has happened already.
-    Change { batch: Batch, ended: Vec<JobId>, reply: oneshot::Sender<()> },
+    Settle { batch: Batch, ended: Vec<JobId>, retries: Vec<Retried>, permit: OwnedSemaphorePermit },
+    /// Anything else; its effect in memory has happened already, or is `then`.
+    Change { batch: Batch, ended: Vec<JobId>, then: Option<Then>, reply: oneshot::Sender<()> },
     /// Nothing more comes.
     Stop,
 }
@@ -113,6 +128,7 @@ impl Writer {
         let mut touched: BTreeMap<LaneName, Arc<LaneCell>> = BTreeMap::new();
         let mut ended = Vec::new();
         let mut answers = Vec::new();
+        let (mut retried, mut thens) = (Vec::new(), Vec::new());
         for command in group {
             match command {
                 Command::Submit { jobs, reply, permit } => {
@@ -125,14 +141,16 @@ impl Writer {
                     }
                     answers.push(Answer::Submitted(reply, submitted, permit));
                 }
-                Command::Settle { batch: more, ended: ids, permit } => {
+                Command::Settle { batch: more, ended: ids, retries, permit } => {
                     batch.ops.extend(more.ops);
                     ended.extend(ids);
+                    retried.extend(retries);
                     answers.push(Answer::Settled(permit));
                 }
-                Command::Change { batch: more, ended: ids, reply } => {
+                Command::Change { batch: more, ended: ids, then, reply } => {
                     batch.ops.extend(more.ops);
                     ended.extend(ids);
+                    thens.extend(then);
                     answers.push(Answer::Changed(reply));
                 }
                 Command::Stop => {}
@@ -144,6 +162,12 @@ impl Writer {
             lane.machine.lock().publish(now);
             lane.wake.notify_one();
         }
+        for Retried { lane, ticket, at, lesson, took } in retried {
+            let was_running = lane.machine.lock().settle(now, ticket, Next::RetryAt(at), lesson, took);
+            assert!(was_running, "{ticket:?} was settled twice");
+            lane.wake.notify_one();
+        }
+        thens.into_iter().for_each(|then| then(&self.shared));
         self.shared.waiters.tell(&ended);
         answers.into_iter().for_each(Answer::give);
         Ok(())
