@@ -60,6 +60,11 @@ impl Frame {
         Shape { requests: self.count(100_000), at_once: 64, body_bytes: 1024 }
     }
 
+    /// The `entrega-bench` binary, which is also every child of ours.
+    pub fn exe(&self) -> &Path {
+        &self.exe
+    }
+
     /// A count, or a tenth of it in a quick run.
     pub fn count(&self, full: u64) -> u64 {
         if self.quick { full.div_ceil(10) } else { full }

@@ -8,7 +8,8 @@
 //! # Layout
 //! `frame` holds what the rows of a run share. `sink` is where requests end,
 //! `load` where they come from. `bare`, `append` and `bullmq` (on `redis`) are
-//! the peers. `rate` and `report` are the figures, `machine` says where they
+//! the peers; `ours` is Entrega, measured by `drain`, `intake`, `http_intake`,
+//! `choose`, `latency` and `hoard`. `rate` and `report` are the figures, `machine` says where they
 //! were seen, `process` keeps the children.
 #![expect(clippy::disallowed_methods, reason = "to measure is to read the clock; nothing here is simulated")]
 
@@ -18,7 +19,10 @@ pub mod bullmq;
 pub mod choose;
 pub mod drain;
 pub mod frame;
+pub mod hoard;
+pub mod http_intake;
 pub mod intake;
+pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod ours;

@@ -13,7 +13,7 @@ use entrega_bench::frame::{self, Frame, progress};
 use entrega_bench::load::Load;
 use entrega_bench::machine::Machine;
 use entrega_bench::report::{Report, Row, Target};
-use entrega_bench::{choose, drain, intake, sink};
+use entrega_bench::{choose, drain, hoard, http_intake, intake, latency, sink};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The allocator of the shipped binary, for us and for the bare client alike.
@@ -50,6 +50,21 @@ enum Part {
         #[arg(long)]
         until_stdin_closes: bool,
     },
+    /// Be the server of the intake row: print the port, take jobs
+    Api {
+        /// Where the store lies
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// Be the hoard: take jobs, print what they cost
+    Hoard {
+        /// Where the store lies
+        #[arg(long)]
+        folder: PathBuf,
+        /// How many jobs to add
+        #[arg(long)]
+        jobs: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,10 +79,16 @@ enum Which {
     Bullmq,
     /// 100 000 synced jobs to the sink, embedded store
     Drain,
+    /// Intake over HTTP, 64 connections, synced
+    Http,
     /// 256 callers in this process, synced
     Intake,
     /// The next job, with few and with many tenants
     Choose,
+    /// From accepted to the first attempt, idle
+    Latency,
+    /// A million waiting jobs: memory, and the time to start
+    Hoard,
 }
 
 fn main() -> Result<()> {
@@ -90,6 +111,8 @@ fn main() -> Result<()> {
 async fn run(cli: Cli) -> Result<()> {
     match cli.part {
         Some(Part::Sink { port, until_stdin_closes }) => be_sink(port, until_stdin_closes).await,
+        Some(Part::Api { folder }) => http_intake::be_server(&folder).await,
+        Some(Part::Hoard { folder, jobs }) => hoard::be_hoard(&folder, jobs).await,
         None => measure_all(cli).await,
     }
 }
@@ -135,8 +158,11 @@ async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
         }
         Which::Bullmq => bullmq(frame).await,
         Which::Drain => drain(frame).await,
+        Which::Http => http(frame).await,
         Which::Intake => intake(frame).await,
         Which::Choose => Ok(choose()),
+        Which::Latency => latency(frame).await,
+        Which::Hoard => hoard(frame).await,
     }
 }
 
@@ -161,6 +187,43 @@ async fn intake(frame: &Frame) -> Result<Vec<Row>> {
     let rate = intake::in_process(folder.path(), 256, jobs).await?.per_second();
     let row = Row::new("intake in process, 256 callers", "jobs/s", rate);
     Ok(vec![row.against("raw synced append", append).target(Target::RatioAtLeast(0.15))])
+}
+
+async fn http(frame: &Frame) -> Result<Vec<Row>> {
+    let requests = frame.count(100_000);
+    progress(&format!("intake over HTTP, {requests} jobs, 64 connections"));
+    let folder = frame.scratch("http")?;
+    let measured = http_intake::measure(frame.exe(), folder.path(), requests).await?;
+    let note = format!("p50 {:?}, p99 {:?}", measured.stored.p50, measured.stored.p99);
+    let row = Row::new("intake over HTTP, 64 connections", "jobs/s", measured.stored.rate.per_second());
+    let row = row.against("the same server, refusing", measured.refused.rate.per_second());
+    Ok(vec![row.target(Target::RatioAtLeast(0.5)).note(&note)])
+}
+
+async fn latency(frame: &Frame) -> Result<Vec<Row>> {
+    progress("accepted to first attempt");
+    let folder = frame.scratch("latency")?;
+    let (p50, p99) = latency::measure(folder.path(), frame.sink().await?, frame.count(3_000)).await?;
+    let row = |name, value: std::time::Duration, most| {
+        Row::new(name, "ms", value.as_secs_f64() * 1e3).target(Target::AtMost(most))
+    };
+    Ok(vec![row("accepted to first attempt, p50", p50, 2.0), row("accepted to first attempt, p99", p99, 10.0)])
+}
+
+async fn hoard(frame: &Frame) -> Result<Vec<Row>> {
+    let jobs = frame.count(1_000_000);
+    progress(&format!("{jobs} waiting jobs"));
+    let folder = frame.scratch("hoard")?;
+    let filled = hoard::measure(frame.exe(), folder.path(), jobs).await?;
+    progress("starting again with them");
+    let reopened = hoard::measure(frame.exe(), folder.path(), 0).await?;
+    let note = format!("{} jobs found, {:.0} MB", reopened.waiting, reopened.memory_mb);
+    Ok(vec![
+        Row::new("memory for 1 000 000 waiting jobs", "MB", filled.memory_mb).target(Target::AtMost(200.0)),
+        Row::new("start with 1 000 000 waiting jobs", "s", reopened.open_seconds)
+            .target(Target::AtMost(3.0))
+            .note(&note),
+    ])
 }
 
 fn choose() -> Vec<Row> {

@@ -27,13 +27,15 @@ pub enum UrlProblem {
         bytes: usize,
     },
     /// Neither `http` nor `https`.
-    #[error("the scheme must be https, not `{scheme}`")]
+    #[error("the URL must begin with https://, not {}", if scheme.is_empty() { "without a scheme" } else { scheme })]
     Scheme {
         /// The scheme it has, empty when it has none.
         scheme: String,
     },
     /// `http` while only `https` is allowed.
-    #[error("plain http is refused: use https, or set `[outbound] allow_http = true`")]
+    #[error(
+        "plain http is refused: use https, or set `[outbound] allow_http = true` (`entrega serve --dev` does, for destinations on this machine)"
+    )]
     PlainHttp,
     /// No host to connect to.
     #[error("the URL names no host; write it as https://host/path")]

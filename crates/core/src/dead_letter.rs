@@ -28,6 +28,29 @@ pub enum DeadLetterStatus {
     Discarded,
 }
 
+impl DeadLetterStatus {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DeadLetterStatus::Pending => "pending",
+            DeadLetterStatus::Replaying => "replaying",
+            DeadLetterStatus::Replayed => "replayed",
+            DeadLetterStatus::Discarded => "discarded",
+        }
+    }
+
+    /// Whether its job is still undelivered and not given up.
+    pub const fn is_open(self) -> bool {
+        matches!(self, DeadLetterStatus::Pending | DeadLetterStatus::Replaying)
+    }
+}
+
+impl std::fmt::Display for DeadLetterStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A job that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -116,7 +139,7 @@ pub enum NoReplay {
     #[error("it was replayed {GENERATIONS_MAX} times already; mend the cause, then send the job anew under a new id")]
     TooOften,
     /// Somebody was faster.
-    #[error("it is {status:?}; only a pending dead letter can be replayed or discarded")]
+    #[error("it is {status}, not pending")]
     NotPending {
         /// What is happening to it.
         status: DeadLetterStatus,

@@ -2,7 +2,7 @@
 //! Invariant: handles are made once per lane, so counting on the way of a job neither allocates nor locks.
 //! Never: registers anything global; an engine has its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use entrega_core::job::JobState;
@@ -12,7 +12,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::Mutex;
 
-use crate::store::{CountBy, Store, StoreError};
+use crate::store::{Count, CountBy, Store, StoreError};
 
 /// Attempt numbers with a label of their own; later ones share the last.
 const ATTEMPTS_LABELLED: usize = 12;
@@ -52,6 +52,8 @@ pub struct Metrics {
     lanes: HashMap<LaneName, LaneHandles>,
     intake: Histogram,
     accepted: Counter,
+    /// The rows of each dead-letter gauge that were ever shown: at most a few per lane, code and labelled tenant.
+    shown: Mutex<HashMap<&'static str, BTreeSet<(LaneName, String)>>>,
 }
 
 fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
@@ -74,13 +76,13 @@ impl Metrics {
         let lanes = lanes.map(|lane| (lane.clone(), LaneHandles::new(&recorder, lane.as_str()))).collect();
         let intake = recorder.register_histogram(&key("intake_duration_seconds", &[]), &METADATA);
         let accepted = recorder.register_counter(&key("intake_jobs_total", &[]), &METADATA);
-        Metrics { handle: recorder.handle(), recorder, lanes, intake, accepted }
+        Metrics { handle: recorder.handle(), recorder, lanes, intake, accepted, shown: Mutex::default() }
     }
 
-    /// Jobs were taken, or tried to be.
-    pub fn intake(&self, took: Duration, jobs: usize) {
+    /// A submission was answered; so many of its jobs were taken.
+    pub fn intake(&self, took: Duration, accepted: usize) {
         self.intake.record(took.as_secs_f64());
-        self.accepted.increment(jobs as u64);
+        self.accepted.increment(accepted as u64);
     }
 
     /// An attempt ended.
@@ -175,26 +177,30 @@ impl Metrics {
     }
 
     async fn look_at_dead_letters(&self, store: &dyn Store) -> Result<(), StoreError> {
-        for count in store.dead_letter_counts(CountBy::Code, None).await? {
-            let labels = [("lane", count.lane.as_str()), ("code", count.key.as_str())];
-            self.gauge("dlq_by_error_code", &labels, count.count as f64);
+        let by_code = store.dead_letter_counts(CountBy::Code, None).await?;
+        self.dead_letter_gauge("dlq_by_error_code", "code", by_code);
+        let mut by_company = store.dead_letter_counts(CountBy::Tenant, None).await?;
+        by_company.sort_by_key(|count| std::cmp::Reverse(count.count));
+        for rest in by_company.iter_mut().skip(TENANTS_LABELLED_MAX) {
+            rest.key = "other".to_owned();
         }
-        let mut counts = store.dead_letter_counts(CountBy::Tenant, None).await?;
-        counts.sort_by_key(|count| std::cmp::Reverse(count.count));
-        let mut others: BTreeMap<LaneName, u64> = BTreeMap::new();
-        for (index, count) in counts.into_iter().enumerate() {
-            match index < TENANTS_LABELLED_MAX {
-                true => {
-                    let labels = [("lane", count.lane.as_str()), ("company", count.key.as_str())];
-                    self.gauge("dlq_by_company", &labels, count.count as f64);
-                }
-                false => *others.entry(count.lane).or_default() += count.count,
-            }
-        }
-        for (lane, count) in others {
-            self.gauge("dlq_by_company", &[("lane", lane.as_str()), ("company", "other")], count as f64);
-        }
+        self.dead_letter_gauge("dlq_by_company", "company", by_company);
         Ok(())
+    }
+
+    /// Sets one gauge per lane and key; those that are no longer counted go to zero, or an alert would never clear.
+    fn dead_letter_gauge(&self, name: &'static str, label: &'static str, counts: Vec<Count>) {
+        let mut now: BTreeMap<(LaneName, String), u64> = BTreeMap::new();
+        for count in counts {
+            *now.entry((count.lane, count.key)).or_default() += count.count;
+        }
+        let mut shown = self.shown.lock();
+        let shown = shown.entry(name).or_default();
+        shown.extend(now.keys().cloned());
+        for row in shown.iter() {
+            let labels = [("lane", row.0.as_str()), (label, row.1.as_str())];
+            self.gauge(name, &labels, now.get(row).copied().unwrap_or(0) as f64);
+        }
     }
 
     async fn look_at_tenants(&self, store: &dyn Store) -> Result<(), StoreError> {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use entrega_core::decide::{Failure, Transition, decide};
+use entrega_core::decide::{Transition, decide};
 use entrega_core::job::{Attempt, Job};
 use entrega_core::outcome::Outcome;
 use entrega_core::policy::LanePolicy;
@@ -70,23 +70,29 @@ impl Engine {
             Transition::Retry { at, failure } => {
                 let delay = at.since(now);
                 self.metrics.backoff(&job.lane, delay);
-                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt,
+                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
                     maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
                     errorCode = failure.code, errorReason = failure.reason, isRetryable = true,
                     nextRetryDelay = delay.as_millis() as u64, "Job failed, scheduling retry");
             }
-            Transition::Blocked { failure } => report_end(job, *attempt, failure, "Job blocked; an operator decides"),
+            Transition::Blocked { failure } => {
+                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
+                    errorCode = failure.code, errorReason = failure.reason, isRetryable = false,
+                    "Job blocked; an operator decides");
+            }
             Transition::DeadLetter { failure } => {
                 self.metrics.dead(&job.lane);
-                report_end(job, *attempt, failure, "Job moved to the dead letters");
+                tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant, attempt,
+                    labels = labels(job), errorCode = failure.code, errorReason = failure.reason, isRetryable = false,
+                    "Job moved to the dead letters");
             }
         }
     }
 }
 
-fn report_end(job: &Job, attempt: u32, failure: &Failure, message: &'static str) {
-    tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant, attempt,
-        labels = ?job.labels, errorCode = failure.code, errorReason = failure.reason, isRetryable = false, "{message}");
+/// `runId=4711 source=erp`: a log line has no nested fields.
+fn labels(job: &Job) -> String {
+    job.labels.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
 }
 
 fn kept(outcome: Outcome) -> Option<KeptAnswer> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use entrega::api::ServerLimits;
 use entrega::config::{Config, ConfigError, ConfigFile, ConfigSources, DEFAULTS, LogFormat, Options, StoreKind};
 use entrega_core::backoff::Backoff;
 use entrega_core::classify::Verdict;
@@ -97,6 +98,14 @@ fn with_nothing_said_the_http_lane_is_the_shipped_one() {
     assert_eq!(config.log.format, LogFormat::Auto);
     assert_eq!(config.local_store().free_bytes_min, 256 << 20);
     assert_eq!(config.client().unwrap().answer_bytes_max, 64 << 10);
+}
+
+/// A program that embeds the server gets the limits that an operator reads of.
+#[test]
+fn a_server_without_configuration_has_the_limits_of_the_reference() {
+    let (server, limits) = (defaults().server, ServerLimits::default());
+    assert_eq!(limits.connections_max, server.connections_max);
+    assert_eq!((limits.header_timeout, limits.body_timeout), (server.header_timeout, server.body_timeout));
 }
 
 #[test]

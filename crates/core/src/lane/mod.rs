@@ -58,6 +58,8 @@ pub enum Admission {
     Preempted(Left),
     /// The lane is full.
     Full,
+    /// A job with its id is in the lane; that one stays as it is.
+    Duplicate,
 }
 
 /// A job that left the lane while waiting.
@@ -160,6 +162,9 @@ impl Lane {
 
     /// Lets a job in, or not. It stays staged, out of every claim, until [`Lane::publish`] says that it is durable.
     pub fn admit(&mut self, job: &Waiting) -> Admission {
+        if self.slab.find(job.id).is_some() {
+            return Admission::Duplicate;
+        }
         let left = match self.sizes.waiting() < self.policy.capacity {
             true => None,
             false => match self.victim(job.priority) {
@@ -181,6 +186,7 @@ impl Lane {
 
     /// Puts back a job that the lane had accepted before: at start-up, by replay, by an operator. No limit applies.
     pub fn restore(&mut self, now: Time, job: &Waiting) {
+        assert!(self.slab.find(job.id).is_none(), "{} is in the lane already", job.id);
         let slot = self.insert(job);
         self.settle_in(now, slot);
     }
@@ -195,7 +201,6 @@ impl Lane {
     }
 
     fn insert(&mut self, job: &Waiting) -> Slot {
-        assert!(self.slab.find(job.id).is_none(), "{} is in the lane already", job.id);
         let tenant = self.turns.enter(&job.tenant, &self.policy);
         let mut entry = Entry::new(job.id, tenant, job.priority, job.due, job.expires);
         entry.attempt = job.attempt;

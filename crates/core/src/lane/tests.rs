@@ -68,6 +68,21 @@ fn a_staged_job_is_not_claimed_before_it_is_published() {
     assert_eq!(ids(&lane.claim(NOW, 10)), [id(1)]);
 }
 
+/// It tripped an assertion, and with it the thread that writes the store.
+#[test]
+fn an_id_that_is_in_the_lane_is_not_let_in_again() {
+    let mut lane = lane(LanePolicy { capacity: 2, on_full: OnFull::Preempt, ..policy() });
+    lane.admit(&job(1, "a", Priority::Low));
+    assert_eq!(lane.admit(&job(1, "a", Priority::High)), Admission::Duplicate, "staged");
+    put(&mut lane, [job(2, "a", Priority::Low)]);
+    assert_eq!(lane.admit(&job(1, "b", Priority::High)), Admission::Duplicate, "waiting, and nobody is pushed out");
+    let claimed = lane.claim(NOW, 10).jobs;
+    assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [id(1), id(2)]);
+    assert_eq!(lane.admit(&job(1, "a", Priority::High)), Admission::Duplicate, "running");
+    settle_ok(&mut lane, NOW, &claimed[0]);
+    assert_eq!(lane.admit(&job(1, "a", Priority::High)), Admission::Admitted, "its id is free again");
+}
+
 #[test]
 fn high_goes_before_normal_before_low_each_first_in_first_out() {
     let mut lane = lane(policy());
@@ -353,6 +368,7 @@ impl Observed {
                         assert!(self.waiting.insert(new.id));
                     }
                     Admission::Full => assert!(lane.sizes().waiting() >= 20, "refused with room left"),
+                    Admission::Duplicate => panic!("{} is new", new.id),
                 }
             }
             Step::Publish => lane.publish(now),

@@ -1,5 +1,5 @@
 //! Dead letters: looked at, counted, replayed one by one, discarded.
-//! Invariant: another tenant's entry answers exactly as an unknown one.
+//! Invariant: another tenant's entry answers exactly as an unknown one; an entry is shown without secrets.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Principal, Reader, Sender};
 use super::body::JsonBody;
+use super::mask::masked;
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
@@ -121,10 +122,14 @@ pub(super) async fn list(
         text: query.text,
         ..DeadLetterFilter::default()
     };
-    Ok(Json(Listing::of(api.engine.store.dead_letters(&filter, page).await?)))
+    let mut paged = api.engine.store.dead_letters(&filter, page).await?;
+    paged.items = paged.items.into_iter().map(masked).collect();
+    Ok(Json(Listing::of(paged)))
 }
 
 /// Show a dead letter
+///
+/// Values of headers that carry secrets (`authorization`, `cookie`, …) are shown as `***`; a replay sends them whole.
 #[utoipa::path(
     get, path = "/v1/dlq/{id}", tag = "dead letters", security(("key" = ["read"])),
     params(("id" = String, Path, description = "The job's id")),
@@ -135,7 +140,7 @@ pub(super) async fn show(
     Reader(who): Reader,
     JobPath(id): JobPath,
 ) -> Result<Json<DeadLetter>, ApiError> {
-    visible(&api, &who, id).await.map(Json)
+    visible(&api, &who, id).await.map(masked).map(Json)
 }
 
 /// Count dead letters
@@ -208,5 +213,5 @@ pub(super) async fn discard(
     visible(&api, &who, id).await?;
     api.engine.store.discard(id, reason).await?;
     who.audit("dlq.discard", id);
-    visible(&api, &who, id).await.map(Json)
+    visible(&api, &who, id).await.map(masked).map(Json)
 }

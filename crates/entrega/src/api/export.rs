@@ -1,5 +1,6 @@
 //! Dead letters as a file: JSON Lines or CSV.
-//! Invariant: one page is in memory at a time, however many entries there are; a cell is never a formula.
+//! Invariant: one page is in memory at a time, however many entries there are; a cell is never a formula, and
+//! secrets are not written.
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Reader;
+use super::mask::masked;
 use super::page::LIMIT_MAX;
 use super::problem::ApiError;
 use super::query::Params;
@@ -134,7 +136,7 @@ impl Writer {
                 paged
             }
         };
-        paged.items.iter().for_each(|dead| self.format.write(dead, &mut text));
+        paged.items.into_iter().for_each(|dead| self.format.write(&masked(dead), &mut text));
         self.at = paged.next.map_or(Place::End, Place::After);
         Ok(Some((text.into(), self)))
     }

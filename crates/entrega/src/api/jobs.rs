@@ -51,7 +51,7 @@ pub(super) struct JobsQuery {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
-    /// Answer when the job has ended, or after this time: `10s`, at most `60s`.
+    /// Answer when the job has ended or is blocked, or after this time: `10s`, at most `60s`.
     #[param(example = "10s")]
     wait: Option<String>,
 }
@@ -120,8 +120,8 @@ pub(super) async fn list(
 
 /// Show a job
 ///
-/// State, attempts and, once delivered, the destination's answer. With `wait`, answers when the job has ended or the
-/// time is up, whichever comes first.
+/// State, attempts and, once delivered, the destination's answer. With `wait`, answers when the job has ended or is
+/// blocked, or the time is up, whichever comes first.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}", tag = "jobs", security(("key" = ["read"])),
     params(("id" = String, Path, description = "The job's id"), WaitQuery),

@@ -3,7 +3,8 @@
 //! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
 //!
 //! # Layout
-//! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong
+//! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
+//!   `mask`: what is not shown
 //! - `jobs`, `submit`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
@@ -15,6 +16,7 @@ mod health;
 mod jobs;
 mod keys;
 mod lanes;
+mod mask;
 mod openapi;
 mod page;
 mod problem;

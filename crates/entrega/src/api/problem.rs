@@ -72,6 +72,8 @@ pub(super) enum ApiError {
     MethodNotAllowed,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
+    #[error("this call failed by a mistake of the server's own; its log says more")]
+    Panicked { message: String },
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -96,6 +98,7 @@ const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "N
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
+const INTERNAL: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:internal", "A mistake of the server");
 const UNREADABLE: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:store", "The store cannot be read");
 
 fn scope_name(scope: KeyScope) -> &'static str {
@@ -127,6 +130,7 @@ impl ApiError {
             ApiError::MethodNotAllowed => METHOD,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
             | ApiError::Store(error)
             | ApiError::Change(ChangeError::Store(error)) => store_kind(error),

@@ -3,14 +3,17 @@
 //! Never: knows routes; it hands every request to the router. Whatever reads and writes bytes can be a connection,
 //! so TLS only has to wrap the stream.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -22,6 +25,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+use super::problem::ApiError;
 use super::{Api, ApiState, router};
 
 /// What one connection may buffer, and the most bytes in a request's headers; more answer 431.
@@ -48,7 +52,7 @@ pub struct ServerLimits {
 impl Default for ServerLimits {
     fn default() -> ServerLimits {
         ServerLimits {
-            connections_max: 10_000,
+            connections_max: 4096,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             body_bytes_max: 1 << 20,
@@ -126,8 +130,17 @@ where
     }
 }
 
+/// A handler that panics has made a mistake, its caller has not: the caller gets an answer, and the connection lives.
+/// Nothing a handler leaves half done is seen by others: what they share is in the store, which changes in whole verbs.
 fn answer(router: &Router, request: Request<Incoming>) -> impl Future<Output = Result<Response, Infallible>> + use<> {
-    router.clone().call(request.map(Body::new))
+    let answer = router.clone().call(request.map(Body::new));
+    AssertUnwindSafe(answer).catch_unwind().map(|answered| answered.unwrap_or_else(|panic| Ok(apology(&*panic))))
+}
+
+fn apology(panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    ApiError::Panicked { message: text.unwrap_or("a panic without words").to_owned() }.into_response()
 }
 
 fn report(ended: Result<(), JoinError>) {
@@ -147,5 +160,34 @@ async fn drain(mut connections: JoinSet<()>, limit: Duration) {
     if tokio::time::timeout(limit, all_ended).await.is_err() {
         tracing::warn!(connections = connections.len(), "Connections were cut: they did not end in time");
         connections.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The connection was dropped without a word: the caller could not tell it from a network that failed.
+    #[tokio::test]
+    async fn a_handler_that_panics_answers_500_and_the_connection_goes_on() {
+        async fn fault() -> &'static str {
+            panic!("what only the log may know")
+        }
+        let router = Router::new().route("/fault", get(fault)).route("/", get(async || "well"));
+        let (mut caller, stream) = duplex(BUFFER_BYTES_MAX);
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(converse(protocol(&ServerLimits::default()), stream, router, shutdown));
+        caller.write_all(b"GET /fault HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        caller.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        caller.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 500 "), "{text}");
+        assert!(text.contains("application/problem+json") && text.contains("urn:entrega:problem:internal"), "{text}");
+        assert!(!text.contains("what only the log may know"), "{text}");
+        assert!(text.ends_with("well"), "{text}");
+        server.await.unwrap();
     }
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use entrega_call::{CallError, Client, parse_retry_after};
 use entrega_core::job::{HttpRequest, Payload};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
-use http::header::{HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, Request};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, Method, Request};
 use tokio::time::Instant;
 
 use super::Channel;
@@ -77,24 +77,31 @@ fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
         .uri(wanted.url.as_str())
         .body(wanted.body.0.clone())
         .map_err(|error| error.to_string())?;
+    let may_have_body = !matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     let headers = request.headers_mut();
-    let id = claimed.job.id.to_string();
-    let key = claimed.job.idempotency_key.as_deref().unwrap_or(&id);
-    headers.insert(USER_AGENT, OUR_NAME.clone());
-    headers.insert(REQUEST_ID.clone(), HeaderValue::from_str(&id).map_err(|error| error.to_string())?);
-    headers.insert(IDEMPOTENCY_KEY.clone(), HeaderValue::from_str(key).map_err(|error| error.to_string())?);
     add_headers(headers, wanted)?;
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    let id = claimed.job.id.to_string();
+    if !headers.contains_key(USER_AGENT) {
+        headers.insert(USER_AGENT, OUR_NAME.clone());
+    }
+    if !headers.contains_key(&IDEMPOTENCY_KEY) {
+        headers.insert(IDEMPOTENCY_KEY.clone(), value(claimed.job.idempotency_key.as_deref().unwrap_or(&id))?);
+    }
+    headers.insert(REQUEST_ID.clone(), value(&id)?);
+    // Some servers refuse a POST that does not say that it has no body.
+    if wanted.body.0.is_empty() && may_have_body {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     Ok(request)
 }
 
-/// The caller's own come last: they may replace ours, but not the id.
+/// The caller's own, repeats included.
 fn add_headers(headers: &mut HeaderMap, wanted: &HttpRequest) -> Result<(), String> {
     for (name, value) in &wanted.headers {
         let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
         let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
-        if name != REQUEST_ID {
-            headers.insert(name, value);
-        }
+        headers.append(name, value);
     }
     Ok(())
 }

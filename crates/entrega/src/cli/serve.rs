@@ -22,10 +22,11 @@ use crate::engine::Engine;
 pub(super) async fn run(config: Config) -> Result<(), CliError> {
     start_log(&config.log);
     let engine = Arc::new(Engine::open(&config)?);
-    let (admin_key, is_new) = admin_key(&config)?;
     let address = config.server.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| CliError::Listen { address, source })?;
+    // A key is made only by a server that runs, so that it is shown by the one that made it.
+    let (admin_key, is_new) = admin_key(&config)?;
     announce(&config, address, is_new.then_some(admin_key.as_str()));
 
     let shutdown = CancellationToken::new();

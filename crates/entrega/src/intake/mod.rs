@@ -23,7 +23,7 @@ pub const LABELS_MAX: usize = 16;
 pub const LABEL_NAME_BYTES_MAX: usize = 64;
 const LABEL_TEXT_BYTES_MAX: usize = 256;
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// The furthest a job may be put off.
+/// The furthest a job may be put off, and the longest it may then wait.
 pub const DELAY_MAX: Duration = Duration::from_hours(365 * 24);
 
 /// What a caller wants sent.
@@ -66,6 +66,12 @@ pub enum Refusal {
         /// When to try again.
         retry_after: Duration,
     },
+    /// Its new id names another job. Cannot happen: ids of one engine only count up.
+    #[error("the new id {id} names another job already; send the job once more")]
+    IdTaken {
+        /// Which.
+        id: JobId,
+    },
     /// The store did not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -101,8 +107,10 @@ impl Engine {
             true => Ok(Vec::new()),
             false => self.store.submit(jobs).await,
         };
-        self.metrics.intake(self.clock.now().since(started), ids.len());
-        let mut outcomes = self.outcomes(ids, stored).into_iter();
+        let outcomes = self.outcomes(ids, stored);
+        let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        self.metrics.intake(self.clock.now().since(started), accepted);
+        let mut outcomes = outcomes.into_iter();
         answers.into_iter().map(|answer| answer.or_else(|| outcomes.next()).expect("one answer per job")).collect()
     }
 
@@ -153,6 +161,7 @@ impl Engine {
                 let capacity = self.policy(&lane).map_or(0, |policy| policy.capacity);
                 Err(Refusal::Full { lane, capacity, retry_after: RETRY_WHEN_FULL })
             }
+            Submitted::Duplicate => Err(Refusal::IdTaken { id }),
         });
         outcomes.collect()
     }
@@ -180,8 +189,10 @@ fn check(wish: &NewJob) -> Result<(), Refusal> {
             "0 would expire at once; leave it out for the lane's own, or give 1 or more",
         ));
     }
-    if wish.delay > DELAY_MAX || wish.ttl.is_some_and(|ttl| ttl > DELAY_MAX) {
-        return Err(Refusal::invalid("delayMs", "at most a year (31536000000); the same holds for ttlMs"));
+    for (field, length) in [("delayMs", Some(wish.delay)), ("ttlMs", wish.ttl)] {
+        if length.is_some_and(|length| length > DELAY_MAX) {
+            return Err(Refusal::invalid(field, "at most a year (31536000000)"));
+        }
     }
     if wish.labels.len() > LABELS_MAX {
         return Err(Refusal::invalid("labels", format!("{} labels; at most {LABELS_MAX}", wish.labels.len())));

@@ -29,7 +29,8 @@ impl<S: JobStore + DeadLetterStore + Registry> Store for S {}
 /// The way of a job.
 #[async_trait]
 pub trait JobStore: Send + Sync + 'static {
-    /// Takes new jobs in one durable write; one answer each, in order.
+    /// Takes new jobs in one durable write; one answer each, in order. Ids must be new: one that waits or runs in the
+    /// same lane is refused, older ones are not looked for.
     async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError>;
 
     /// Takes up to `max` jobs of a lane to attempt now.
@@ -54,7 +55,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// One job.
     async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError>;
 
-    /// Resolves when the job has ended, or at once if it has or is unknown.
+    /// Resolves when nothing more happens to the job by itself: it has ended or is blocked. At once if it has or is, or
+    /// if it is unknown.
     async fn ended(&self, id: JobId) -> Result<(), StoreError>;
 
     /// Jobs, newest first.
@@ -92,7 +94,7 @@ pub trait DeadLetterStore: Send + Sync + 'static {
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError>;
 
-    /// How many there are, by one of their traits.
+    /// How many are pending or being replayed, by one of their traits.
     async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError>;
 
     /// Sends the job of an entry on its way again, under its old id.

@@ -26,6 +26,8 @@ pub enum Submitted {
     },
     /// The lane is full; nothing was kept.
     Full,
+    /// A job with its id waits or runs in its lane; that one stays as it is, and nothing was kept.
+    Duplicate,
 }
 
 /// What a claim gave.
@@ -173,7 +175,7 @@ pub struct LaneView {
     pub sizes: LaneSizes,
     /// Jobs that wait for an operator.
     pub blocked: u32,
-    /// Dead letters, of every status.
+    /// Dead letters that are pending or being replayed.
     pub dead_letters: u32,
     /// Whether it is paused.
     pub paused: bool,

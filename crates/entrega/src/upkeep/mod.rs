@@ -46,7 +46,7 @@ async fn sweep(engine: &Engine) {
     for (dead, why) in swept.dead_letters {
         engine.metrics.dead_left(&dead.lane, why, now.since(dead.moved_to_dlq_at));
         tracing::warn!(target: "audit", lane = %dead.lane, jobId = %dead.job_id, dlqId = %dead.job_id,
-            companyId = %dead.company_id, why, status = ?dead.status, movedToDLQAt = %dead.moved_to_dlq_at,
+            companyId = %dead.company_id, why, status = %dead.status, movedToDLQAt = %dead.moved_to_dlq_at,
             "Dead letter removed");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use entrega_core::job::Payload;
+use entrega_core::name::LaneName;
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, World};
@@ -76,6 +78,40 @@ async fn an_export_holds_every_entry_however_many_pages_it_takes() {
     assert_eq!(rows.count(), 300, "the other rows, and the end of the last line");
     let none = world.get("/v1/dlq/export?format=csv&code=timeout", ADMIN).await;
     assert_eq!(none.text, format!("{head}\r\n"));
+}
+
+/// Whoever may look may not thereby act as the one who sent: keys of destinations were shown to every reader.
+#[tokio::test]
+async fn secrets_are_not_shown_but_replayed() {
+    let world = World::new().await;
+    let headers = json!({
+        "Authorization": "Bearer hidden-1", "cookie": "hidden-2", "X-Api-Key": "hidden-3",
+        "x-auth-token": "hidden-4", "client-secret": "hidden-5", "x-shown": "shown",
+    });
+    let job = json!({"tenant": "ours", "request": {"url": "https://example.com/", "headers": headers}});
+    let made = world.post("/v1/jobs", ADMIN, json!([job, job])).await.expect(201);
+    let ids = [0, 1].map(|at| made[at]["jobId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned());
+    let id = &ids[0];
+    world.answer("http", 404).await;
+    let reader = world.key("ours", &["read"]).await;
+    for (what, text) in [
+        ("list", world.get("/v1/dlq", &reader).await.text),
+        ("entry", world.get(&format!("/v1/dlq/{id}"), &reader).await.text),
+        ("jsonl", world.get("/v1/dlq/export", &reader).await.text),
+        ("job", world.get(&format!("/v1/jobs/{id}"), &reader).await.text),
+        ("discard", world.post(&format!("/v1/dlq/{}/discard", ids[1]), ADMIN, json!({"reason": "known"})).await.text),
+    ] {
+        assert!(ids.iter().any(|id| text.contains(id)) && !text.contains("hidden"), "{what}: {text}");
+    }
+    let dead = world.get(&format!("/v1/dlq/{id}"), &reader).await.expect(200);
+    let shown = dead["originalData"]["payload"]["http"]["headers"].as_array().unwrap();
+    assert!(shown.contains(&json!(["x-shown", "shown"])), "{shown:?}");
+    assert_eq!(shown.iter().filter(|header| header[1] == "***").count(), 5, "{shown:?}");
+
+    world.post(&format!("/v1/dlq/{id}/replay"), ADMIN, Value::Null).await.expect(202);
+    let claimed = world.engine.store.claim(&LaneName::new("http").unwrap(), 1).await.unwrap().jobs.remove(0);
+    let Payload::Http(request) = &claimed.job.payload else { panic!("an HTTP request") };
+    assert_eq!(request.headers.iter().filter(|(_, value)| value.contains("hidden")).count(), 5);
 }
 
 #[tokio::test]

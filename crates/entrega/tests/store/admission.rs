@@ -1,5 +1,7 @@
 //! Admission: a full lane refuses or pushes out, an expired job is dropped, and each of these is seen.
 
+use std::collections::BTreeMap;
+
 use entrega::store::Submitted;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
@@ -12,7 +14,7 @@ const ACCEPTED: Submitted = Submitted::Accepted { pushed_out: None };
 fn pushed_out(submitted: &Submitted) -> Option<JobId> {
     match submitted {
         Submitted::Accepted { pushed_out } => pushed_out.as_ref().map(|left| left.id),
-        Submitted::Full => None,
+        Submitted::Full | Submitted::Duplicate => None,
     }
 }
 
@@ -116,6 +118,23 @@ pub(crate) async fn a_retry_that_expires_keeps_its_attempts(f: &Fixture) {
     f.store.flush().await.unwrap();
     assert_dropped(f, id, "ttl_expired").await;
     assert_eq!(f.view(id).await.attempts.len(), 1);
+}
+
+/// It panicked the thread that writes: everybody who waited for it waited for ever.
+pub(crate) async fn an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays(f: &Fixture) {
+    let first = f.job("http", "acme");
+    let twin = |whose: &str| Job { id: first.id, labels: BTreeMap::new(), ..f.job("http", whose) };
+    let submitted = f.submit_all(vec![first.clone(), twin("acme"), f.job("http", "acme")]).await;
+    assert_eq!(submitted, [ACCEPTED, Submitted::Duplicate, ACCEPTED], "in one submission");
+    assert_eq!(soon(f.store.submit(vec![twin("other")])).await.unwrap(), [Submitted::Duplicate], "while it waits");
+    let view = f.view(first.id).await;
+    assert_eq!((view.company_id, view.labels), (first.tenant.clone(), first.labels.clone()));
+    let claimed = f.claim_one("http").await;
+    assert_eq!(claimed.job, first);
+    assert_eq!(f.submit_all(vec![twin("acme")]).await, [Submitted::Duplicate], "while it runs");
+    f.done(claimed).await;
+    assert_eq!(f.state(first.id).await, JobState::Done);
+    assert_eq!(f.claim_ids("http").await.len(), 1, "nothing is left of its twins");
 }
 
 pub(crate) async fn a_batch_with_an_unknown_lane_is_refused_whole(f: &Fixture) {

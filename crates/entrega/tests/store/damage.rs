@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use entrega::store::local::{Batch, Disk as _, Key, LsmDisk, Table};
+use entrega::store::local::{Batch, Disk as _, DiskError, Key, LsmDisk, Table};
 use entrega::store::{JobFilter, Page, Submitted};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
+use futures_util::FutureExt as _;
 
-use super::fixture::{FEW, Fixture, SECOND, Setup};
+use super::fixture::{FEW, Fixture, SECOND, Setup, soon};
 use super::restart::Home;
 use super::worlds::open_embedded;
 
@@ -99,6 +100,40 @@ async fn a_last_record_with_a_hole_takes_nothing_else_with_it() {
     let torn = Torn::new().await;
     let middle = torn.record.start + torn.record.len() / 2;
     torn.check("a hole in the middle", |bytes| bytes[middle..middle + 8].fill(0)).await;
+    let start = torn.record.start;
+    torn.check("no number of items", |bytes| bytes[start + 1..start + 5].fill(0)).await;
+}
+
+#[tokio::test]
+async fn what_is_cut_off_a_journal_is_kept_beside_it() {
+    let torn = Torn::new().await;
+    let path = journal(torn.home.dir.path());
+    let middle = torn.record.start + torn.record.len() / 2;
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[middle..middle + 8].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    drop(LsmDisk::open(torn.home.dir.path()).unwrap());
+    let kept = std::fs::read(path.with_extension("jnl.torn")).unwrap();
+    assert_eq!(kept, bytes[torn.record.clone()]);
+    assert_eq!(written(&path), torn.record.start);
+}
+
+/// Damage before the last record is no power cut's: somebody was told that what it hit is safe.
+#[tokio::test]
+async fn a_journal_that_is_damaged_before_its_last_record_is_left_for_an_operator() {
+    let torn = Torn::new().await;
+    let path = journal(torn.home.dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let in_a_value = bytes[..torn.record.start].windows(7).rposition(|window| window == b"run_456").unwrap();
+    bytes[in_a_value] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    for _ in 0..2 {
+        let Err(error) = LsmDisk::open(torn.home.dir.path()) else { panic!("it must not open") };
+        assert!(matches!(error, DiskError::Journal { .. }), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
+    assert!(std::fs::read(&path).unwrap() == bytes, "nothing was changed");
+    assert!(!path.with_extension("jnl.torn").exists());
 }
 
 /// Overwrites one record of a closed store with what no program can read.
@@ -119,8 +154,11 @@ async fn a_job_that_cannot_be_read_is_blocked_and_the_others_run() {
     garble(&home, Table::Jobs, garbled);
 
     let f = home.open();
+    let mut blocked = f.store.ended(garbled);
+    assert!(blocked.as_mut().now_or_never().is_none());
     assert_eq!(f.claim_ids("http").await, [sound]);
     f.store.flush().await.unwrap();
+    soon(blocked).await.unwrap();
     let view = f.view(garbled).await;
     assert_eq!(view.state, JobState::Blocked);
     assert!(view.reason.is_some_and(|reason| reason.contains("cannot be read")));

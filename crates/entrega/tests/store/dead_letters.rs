@@ -1,5 +1,6 @@
 //! Dead letters: what is kept of a job that gave up, and how it is found, counted and given up.
 
+use entrega::store::local::{Batch, Disk as _, Key, Table};
 use entrega::store::{ChangeError, Count, CountBy, DeadLetterFilter, Page};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::decide::{Failure, Transition};
@@ -7,6 +8,7 @@ use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use serde_json::json;
 
+use super::disk::SharedDisk;
 use super::fixture::{Fixture, HOUR, SECOND, failure, lane, tenant};
 
 pub(crate) async fn a_dead_letter_has_the_whole_job_and_why(f: &Fixture) {
@@ -188,6 +190,24 @@ pub(crate) async fn dead_letters_are_counted_by_code_tenant_lane_and_hour(f: &Fi
     }
     let of_b = f.store.dead_letter_counts(CountBy::Code, Some(&tenant("b"))).await.unwrap();
     assert_eq!(of_b, rows(&[("http", "http_404", 1)]));
+}
+
+/// `lastFailureCode` may be left out (SPEC §4); such entries were counted under no name at all.
+#[tokio::test]
+async fn a_dead_letter_without_a_code_is_counted_as_unknown() {
+    let (disk, f) = SharedDisk::world();
+    let id = f.add_dead("http", "acme", "http_404").await;
+    let entry = DeadLetter { last_failure_code: None, ..f.entry(id).await };
+    let mut batch = Batch::default();
+    batch.put(Table::Dead, Key::Id(*id.as_bytes()), serde_json::to_vec(&entry).unwrap());
+    let disk = disk.copy();
+    disk.commit(batch).unwrap();
+    let f = Fixture::over(disk.open(&f.setup), f.setup.clone());
+    let counts = f.store.dead_letter_counts(CountBy::Code, None).await.unwrap();
+    assert_eq!(counts, [Count { lane: lane("http"), key: "unknown".into(), count: 1 }]);
+    let filter = DeadLetterFilter { code: Some("unknown".into()), ..Default::default() };
+    let found = f.store.dead_letters(&filter, Page { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(found.items, [entry], "it is found by what it is counted under, and shown as it is");
 }
 
 pub(crate) async fn a_discarded_dead_letter_keeps_the_reason(f: &Fixture) {

@@ -110,6 +110,21 @@ pub(crate) async fn ended_resolves_for_every_end(f: &Fixture) {
     assert_eq!(f.state(dropped).await, JobState::Dropped);
 }
 
+/// Whoever was waiting was told, whoever came a moment later waited for the operator.
+pub(crate) async fn ended_resolves_when_a_job_is_blocked(f: &Fixture) {
+    let id = f.add("http", "acme").await;
+    let mut early = pin!(f.store.ended(id));
+    assert!(early.as_mut().now_or_never().is_none());
+    f.block(f.claim_one("http").await).await;
+    soon(early).await.unwrap();
+    soon(f.store.ended(id)).await.unwrap();
+    f.store.unblock(id).await.unwrap();
+    let mut again = pin!(f.store.ended(id));
+    assert!(again.as_mut().now_or_never().is_none(), "it is on its way again");
+    f.done(f.claim_one("http").await).await;
+    soon(again).await.unwrap();
+}
+
 pub(crate) async fn ended_resolves_at_once_for_what_has_ended_or_is_unknown(f: &Fixture) {
     let done = f.add("http", "acme").await;
     f.done(f.claim_one("http").await).await;

@@ -35,6 +35,7 @@ macro_rules! exercise {
                 a_running_job_is_never_pushed_out
                 an_expired_job_is_dropped_and_the_next_is_looked_at
                 a_retry_that_expires_keeps_its_attempts
+                an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays
                 a_batch_with_an_unknown_lane_is_refused_whole
             }
             retrying {
@@ -44,6 +45,7 @@ macro_rules! exercise {
                 many_settlements_are_taken_at_once
                 ended_resolves_when_a_job_is_delivered
                 ended_resolves_for_every_end
+                ended_resolves_when_a_job_is_blocked
                 ended_resolves_at_once_for_what_has_ended_or_is_unknown
             }
             blocking {

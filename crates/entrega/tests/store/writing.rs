@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use entrega::store::local::Table;
-use entrega::store::{ChangeError, StoreError};
+use entrega::store::{ChangeError, DeadLetterFilter, Page, StoreError};
 use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::decide::Transition;
 use entrega_core::job::{JobState, Priority};
@@ -177,6 +177,63 @@ async fn a_key_whose_maker_went_away_works_or_is_not_kept() {
         let is_known = f.store.key_by_hash(&[writes as u8; 32]).is_some();
         assert_eq!(is_known, is_kept, "memory and disk say the same after {writes} writes");
     }
+}
+
+#[tokio::test]
+async fn a_key_whose_remover_went_away_is_gone_or_still_works() {
+    let (disk, f) = SharedDisk::world();
+    for writes in 0..3 {
+        let id = format!("key{writes}");
+        f.store.put_key(key(&id, writes as u8)).await.unwrap();
+        abandon(&disk, &f, writes, f.store.remove_key(&id)).await;
+        let row = format!("key/{id}");
+        let is_kept = disk.rows(Table::Registry).iter().any(|(key, _)| key == row.as_bytes());
+        let is_known = f.store.key_by_hash(&[writes as u8; 32]).is_some();
+        assert_eq!(is_known, is_kept, "memory and disk say the same after {writes} writes");
+    }
+}
+
+/// It was forgotten first and written then: the write failed, and the key was back after the restart.
+#[tokio::test]
+async fn a_key_is_removed_when_that_is_durable_and_not_before() {
+    let (disk, f) = SharedDisk::world();
+    f.store.put_key(key("one", 1)).await.unwrap();
+    f.store.put_key(key("two", 2)).await.unwrap();
+    disk.hold();
+    let mut removed = pin!(f.store.remove_key("one"));
+    assert!(removed.as_mut().now_or_never().is_none());
+    disk.wait_for_writer();
+    let is_known = f.store.key_by_hash(&[1; 32]).is_some();
+    disk.release();
+    assert!(is_known, "a restart would still know it");
+    assert!(soon(removed).await.unwrap());
+    assert!(f.store.key_by_hash(&[1; 32]).is_none());
+
+    disk.break_down();
+    f.store.remove_key("two").await.unwrap_err();
+    assert!(f.store.key_by_hash(&[2; 32]).is_some(), "it is on disk, and whoever removed it was told that it failed");
+}
+
+/// Up to ten thousand records were read on a thread that also delivers.
+#[tokio::test]
+async fn a_listing_of_dead_letters_holds_up_nobody() {
+    let (disk, f) = SharedDisk::world();
+    let id = f.add_dead("http", "acme", "http_404").await;
+    disk.stop_reader(Table::Dead);
+    let (finish, finished) = std::sync::mpsc::channel();
+    let stopped = disk.clone();
+    let watchdog = std::thread::spawn(move || {
+        // In time or not: a reader stopped on the test's own thread is let go, so that the test fails, not hangs.
+        let _ = finished.recv_timeout(2 * SECOND);
+        stopped.release();
+    });
+    let filter = DeadLetterFilter::default();
+    let mut listed = pin!(f.store.dead_letters(&filter, Page { after: None, limit: 10 }));
+    assert!(listed.as_mut().now_or_never().is_none(), "it reads elsewhere");
+    finish.send(()).unwrap();
+    let listed = soon(listed).await.unwrap();
+    assert_eq!(listed.items.iter().map(|dead| dead.job_id).collect::<Vec<_>>(), [id]);
+    watchdog.join().unwrap();
 }
 
 #[tokio::test]

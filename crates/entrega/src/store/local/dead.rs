@@ -15,6 +15,7 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
 use super::disk::{Batch, DiskError, Order, Table};
+use super::jobs::blocking;
 use super::records::{self, Live, id_key};
 use super::{LocalStore, Shared};
 use crate::store::{
@@ -24,6 +25,8 @@ use crate::store::{
 /// The most entries that one page reads from disk.
 const LOOKED_AT_MAX: usize = 10_000;
 const HOUR_MS: u64 = 3_600_000;
+/// What an entry without a failure code is counted under, and found by.
+const NO_CODE: &str = "unknown";
 
 /// What is known of an entry without reading it.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub(super) struct DeadIndex {
     by_age: BTreeMap<DeadLetterCursor, DeadMark>,
     by_lane: BTreeMap<LaneName, BTreeSet<DeadLetterCursor>>,
     by_id: HashMap<JobId, Time>,
+    /// Entries per lane that are pending or being replayed: what people mean by "dead letters".
+    open: BTreeMap<LaneName, u32>,
 }
 
 impl DeadIndex {
@@ -53,20 +58,25 @@ impl DeadIndex {
         let mark = DeadMark {
             lane: dead.lane.clone(),
             tenant: dead.company_id.clone(),
-            code: dead.last_failure_code.clone().unwrap_or_default(),
+            code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
             status: dead.status,
             generation: dead.generation,
             expires_at: dead.expires_at(),
         };
+        if mark.status.is_open() {
+            *self.open.entry(mark.lane.clone()).or_default() += 1;
+        }
         self.by_age.insert(place, mark);
     }
 
     pub(super) fn remove(&mut self, id: JobId) {
         let Some(moved_at) = self.by_id.remove(&id) else { return };
-        if let Some(mark) = self.by_age.remove(&(moved_at, id))
-            && let Some(places) = self.by_lane.get_mut(&mark.lane)
-        {
+        let Some(mark) = self.by_age.remove(&(moved_at, id)) else { return };
+        if let Some(places) = self.by_lane.get_mut(&mark.lane) {
             places.remove(&(moved_at, id));
+        }
+        if let Some(open) = self.open.get_mut(&mark.lane) {
+            *open -= u32::from(mark.status.is_open());
         }
     }
 
@@ -74,8 +84,9 @@ impl DeadIndex {
         self.by_id.contains_key(&id)
     }
 
-    pub(super) fn len_of(&self, lane: &LaneName) -> u32 {
-        self.by_lane.get(lane).map_or(0, |places| places.len() as u32)
+    /// How many of a lane's entries are pending or being replayed.
+    pub(super) fn open_in(&self, lane: &LaneName) -> u32 {
+        self.open.get(lane).copied().unwrap_or(0)
     }
 
     /// The oldest entries of each lane.
@@ -119,7 +130,7 @@ impl DeadIndex {
     fn counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Vec<Count> {
         let mut counts: BTreeMap<(LaneName, String), u64> = BTreeMap::new();
         for ((moved_at, _), mark) in &self.by_age {
-            if tenant.is_some_and(|tenant| *tenant != mark.tenant) {
+            if !mark.status.is_open() || tenant.is_some_and(|tenant| *tenant != mark.tenant) {
                 continue;
             }
             let key = match by {
@@ -175,6 +186,29 @@ impl Shared {
         Ok(())
     }
 
+    fn list_dead(
+        &self,
+        filter: &DeadLetterFilter,
+        page: Page<DeadLetterCursor>,
+    ) -> Result<Paged<DeadLetter, DeadLetterCursor>, DiskError> {
+        let places = self.dead.lock().places(self.clock.now(), filter, page.after);
+        let mut items = Vec::new();
+        let mut last = None;
+        let was_cut = places.len() == LOOKED_AT_MAX;
+        for place in places {
+            if items.len() == page.limit {
+                return Ok(Paged { items, next: last });
+            }
+            last = Some(place);
+            let dead = records::load_dead(&*self.disk, place.1)?;
+            let has_text = |dead: &DeadLetter| {
+                filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
+            };
+            items.extend(dead.filter(has_text));
+        }
+        Ok(Paged { items, next: last.filter(|_| was_cut) })
+    }
+
     fn pending(&self, id: JobId) -> Result<DeadLetter, ChangeError> {
         let known = self.dead.lock().mark(id).map(|mark| (mark.status, mark.generation));
         let (status, generation) = known.ok_or(ChangeError::Unknown)?;
@@ -198,22 +232,8 @@ impl DeadLetterStore for LocalStore {
         filter: &DeadLetterFilter,
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError> {
-        let places = self.shared.dead.lock().places(self.shared.clock.now(), filter, page.after);
-        let mut items = Vec::new();
-        let mut last = None;
-        let was_cut = places.len() == LOOKED_AT_MAX;
-        for place in places {
-            if items.len() == page.limit {
-                return Ok(Paged { items, next: last });
-            }
-            last = Some(place);
-            let dead = records::load_dead(&*self.shared.disk, place.1)?;
-            let has_text = |dead: &DeadLetter| {
-                filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
-            };
-            items.extend(dead.filter(has_text));
-        }
-        Ok(Paged { items, next: last.filter(|_| was_cut) })
+        let (shared, filter) = (self.shared.clone(), filter.clone());
+        blocking(move || shared.list_dead(&filter, page)).await
     }
 
     async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError> {

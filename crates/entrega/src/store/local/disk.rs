@@ -103,6 +103,16 @@ pub enum DiskError {
         /// What the engine said.
         reason: String,
     },
+    /// The journal is damaged in a way that no power cut explains.
+    #[error("the journal {file} cannot be mended at byte {offset}: {reason}; nothing was changed")]
+    Journal {
+        /// Which file.
+        file: String,
+        /// Up to where it is sound.
+        offset: usize,
+        /// What is wrong, and what an operator can do.
+        reason: &'static str,
+    },
     /// A read or write failed.
     #[error("{doing} failed: {reason}")]
     Io {

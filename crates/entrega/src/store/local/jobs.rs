@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use super::disk::{Batch, DiskError, Key, Table};
 use super::records::{self, Live, id_key};
 use super::writer::{Command, Prepared};
-use super::{LaneCell, LocalStore, Shared, UNSETTLED_MAX};
+use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
     ChangeError, ClaimBatch, ClaimedJob, JobFilter, JobStore, JobView, LaneView, Page, Paged, Settlement, StoreError,
     StoreHealth, Submitted, Swept,
@@ -30,7 +30,8 @@ impl JobStore for LocalStore {
             return Err(shared.disk_full());
         }
         let prepared = jobs.iter().map(|job| prepare(shared, job)).collect::<Result<Vec<_>, _>>()?;
-        let permit = shared.submit_permits.clone().acquire_owned().await.map_err(|_| shared.stopped())?;
+        let room = prepared.len().min(SUBMITS_WAITING_MAX) as u32;
+        let permit = shared.submit_permits.clone().acquire_many_owned(room).await.map_err(|_| shared.stopped())?;
         let (reply, durable) = oneshot::channel();
         shared.send(Command::Submit { jobs: prepared, reply, permit })?;
         durable.await.map_err(|_| shared.stopped())
@@ -134,13 +135,13 @@ impl JobStore for LocalStore {
 
     async fn ended(&self, id: JobId) -> Result<(), StoreError> {
         let end = self.shared.waiters.wait(id);
-        let is_waiting = || Ok::<_, StoreError>(self.shared.view(id)?.is_some_and(|view| !view.state.is_end()));
+        let rests = |state: JobState| state.is_end() || state == JobState::Blocked;
+        let is_waiting = || Ok::<_, StoreError>(self.shared.view(id)?.is_some_and(|view| !rests(view.state)));
         if !is_waiting()? {
             return Ok(());
         }
         if !self.shared.is_failed() {
-            // Its sender is dropped when the job has ended, and when the store has stopped.
-            drop(end.await);
+            end.told().await;
         }
         match self.shared.is_failed() && is_waiting()? {
             true => Err(self.shared.stopped()),
@@ -169,7 +170,7 @@ impl JobStore for LocalStore {
                 policy: lane.policy.clone(),
                 sizes: machine.sizes(),
                 blocked: lane.blocked.load(Ordering::Relaxed),
-                dead_letters: dead.len_of(&lane.name),
+                dead_letters: dead.open_in(&lane.name),
                 paused: machine.is_paused(),
                 hold: machine.held_by(now),
                 breaker: machine.breaker_state(now).map(|state| state.as_str()),
@@ -229,7 +230,7 @@ impl JobStore for LocalStore {
 }
 
 /// Runs a long read where it does not hold up deliveries.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(read).await {
@@ -241,12 +242,13 @@ async fn blocking<T: Send + 'static>(
 fn prepare(shared: &Shared, job: &Job) -> Result<Prepared, StoreError> {
     let lane = shared.lane(&job.lane)?.clone();
     let live = Live::of(job);
-    Ok(Prepared { lane, waiting: live.waiting(job.id), live: records::encode(&live), job: records::encode(job) })
+    Ok(Prepared { lane, waiting: live.waiting(job.id), live: records::encode(&live), job: records::encode_job(job) })
 }
 
 impl LaneCell {
     /// Puts a job back that the lane had accepted before; its record is durable.
     pub(super) fn put_back(&self, shared: &Shared, id: JobId, live: &Live) {
+        self.ahead.lock().forget(id);
         self.machine.lock().restore(shared.clock.now(), &live.waiting(id));
         self.wake.notify_one();
     }
@@ -255,7 +257,12 @@ impl LaneCell {
 impl Shared {
     fn load_claimed(&self, lane: &LaneCell, claimed: &Claimed) -> Result<ClaimedJob, DiskError> {
         let missing = || DiskError::Record { table: "jobs", reason: "there is no record".into() };
-        let job = records::load_job(&*self.disk, claimed.id)?.ok_or_else(missing)?;
+        // Neighbours of a retry were claimed long ago: reading ahead pays for first attempts only.
+        let job = match claimed.attempt {
+            1 => lane.ahead.lock().take(&*self.disk, claimed.id)?,
+            _ => records::load_job(&*self.disk, claimed.id)?,
+        };
+        let job = job.ok_or_else(missing)?;
         let history = match claimed.attempt {
             1 if !lane.has_unblocked.load(Ordering::Relaxed) => Vec::new(),
             _ => records::load_history(&*self.disk, claimed.id)?,
@@ -281,7 +288,7 @@ impl Shared {
         let live = Live { blocked: Some(error.to_string()), ..live };
         batch.put(Table::Live, id_key(claimed.id), records::encode(&live));
         let (reply, _) = oneshot::channel();
-        self.send(Command::Change { batch, ended: Vec::new(), then: None, reply })
+        self.send(Command::Change { batch, ended: vec![claimed.id], then: None, reply })
     }
 
     fn expire(&self, expired: &[Left]) -> Result<(), StoreError> {

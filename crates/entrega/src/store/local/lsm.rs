@@ -5,9 +5,11 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use fjall::JournalRecoveryError::{ChecksumMismatch, InsufficientLength, TooManyItems};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::disk::{Batch, Disk, DiskError, Key, Order, Table, Visit};
+use super::journal;
 
 /// Blocks kept for reading. Payloads are read about once, soon after they were written.
 const CACHE_BYTES: u64 = 16 << 20;
@@ -29,15 +31,20 @@ impl LsmDisk {
         let shown = path.display().to_string();
         let cannot = |reason: String| DiskError::Open { path: shown.clone(), reason };
         std::fs::create_dir_all(path).map_err(|error| cannot(error.to_string()))?;
-        let db = Database::builder(path.join("store"))
-            .cache_size(CACHE_BYTES)
-            .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(1)
-            .open()
-            .map_err(|error| match error {
-                fjall::Error::Locked => DiskError::InUse { path: shown.clone() },
-                other => cannot(other.to_string()),
-            })?;
+        let store = path.join("store");
+        let open = || {
+            let builder = Database::builder(&store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
+            builder.worker_threads(1).open()
+        };
+        let mut opened = open();
+        if let Err(fjall::Error::JournalRecovery(ChecksumMismatch | InsufficientLength | TooManyItems)) = opened {
+            journal::cut_torn_batch(&store)?;
+            opened = open();
+        }
+        let db = opened.map_err(|error| match error {
+            fjall::Error::Locked => DiskError::InUse { path: shown.clone() },
+            other => cannot(other.to_string()),
+        })?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
         let tables = Table::ALL.iter().map(|table| db.keyspace(table.name(), options));
         let tables = tables.collect::<Result<Vec<_>, _>>().map_err(|error| cannot(error.to_string()))?;

@@ -4,18 +4,21 @@
 //! Never: writes to claim. Whatever had not ended is queued again at start-up.
 //!
 //! # Layout
-//! - `disk`, `heap`, `lsm`: what a disk is, in memory and for real
+//! - `disk`, `heap`, `lsm`: what a disk is, in memory and for real; `journal`: what a power cut leaves of the latter
 //! - `records`: the schema
 //! - `recovery`: from the disk to the machines, at start-up
-//! - `writer`: group commit
-//! - `jobs`, `settlements`, `listing`, `dead`, `registry`: the verbs
+//! - `queue`, `writer`: group commit
+//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `sweep`: the verbs
 
+mod ahead;
 mod dead;
 mod disk;
 mod heap;
 mod jobs;
+mod journal;
 mod listing;
 mod lsm;
+mod queue;
 mod records;
 mod recovery;
 mod registry;
@@ -27,7 +30,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use entrega_core::id::JobId;
@@ -42,19 +44,21 @@ pub use self::disk::{Batch, Disk, DiskError, Key, Op, Order, Table, Visit};
 pub use self::heap::HeapDisk;
 pub use self::lsm::LsmDisk;
 
+use self::ahead::Ahead;
 use self::dead::DeadIndex;
+use self::queue::Queue;
 use self::records::{Ended, id_key};
 use self::registry::Registered;
 use self::writer::{Command, Writer};
 use crate::clock::Clock;
 use crate::store::StoreError;
 
-/// Submissions that may wait for the writer at once.
+/// New jobs that may wait for the writer at once, and so about the largest batch.
 const SUBMITS_WAITING_MAX: usize = 4096;
 /// Jobs that were attempted and whose settlement may be on its way to the disk at once. With the lane's concurrency it
 /// bounds the attempts that a crash repeats.
 pub const UNSETTLED_MAX: usize = 1024;
-/// Commands of all kinds that the channel holds; more than the two limits above let in, so that sending never blocks.
+/// Commands of all kinds that the queue holds: more than the two limits above let in.
 const COMMANDS_MAX: usize = SUBMITS_WAITING_MAX + UNSETTLED_MAX + 1024;
 
 /// How a local store is set up.
@@ -81,6 +85,7 @@ struct LaneCell {
     name: LaneName,
     policy: Arc<LanePolicy>,
     machine: Mutex<Lane>,
+    ahead: Mutex<Ahead>,
     wake: Arc<Notify>,
     blocked: AtomicU32,
     /// Whether a first attempt may have a history.
@@ -95,7 +100,7 @@ struct Shared {
     dead: Mutex<DeadIndex>,
     registered: RwLock<Registered>,
     waiters: Waiters,
-    commands: SyncSender<Command>,
+    queue: Queue,
     submit_permits: Arc<Semaphore>,
     settle_permits: Arc<Semaphore>,
     /// Operators' changes, one at a time: each reads, decides and writes.
@@ -110,12 +115,12 @@ struct Shared {
 impl LocalStore {
     /// Opens the store: reads the index, queues again whatever had not ended.
     pub fn open(disk: Box<dyn Disk>, clock: Clock, options: LocalOptions) -> Result<LocalStore, DiskError> {
-        let (commands, receiver) = std::sync::mpsc::sync_channel(COMMANDS_MAX);
         let lanes = options.lanes.iter().map(|(name, policy)| {
             let cell = LaneCell {
                 name: name.clone(),
                 policy: policy.clone(),
                 machine: Mutex::new(Lane::new(policy.clone())),
+                ahead: Mutex::default(),
                 wake: Arc::new(Notify::new()),
                 blocked: AtomicU32::new(0),
                 has_unblocked: AtomicBool::new(false),
@@ -130,7 +135,7 @@ impl LocalStore {
             dead: Mutex::default(),
             registered: RwLock::default(),
             waiters: Waiters::default(),
-            commands,
+            queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
             settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
             changes: tokio::sync::Mutex::new(()),
@@ -140,7 +145,7 @@ impl LocalStore {
             sweep_from: Mutex::new(JobId::MIN),
         });
         shared.recover()?;
-        let writer = Writer { shared: shared.clone(), commands: receiver };
+        let writer = Writer { shared: shared.clone() };
         let writer = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run());
         let writer =
             writer.map_err(|error| DiskError::Io { doing: "starting the writer", reason: error.to_string() })?;
@@ -151,7 +156,7 @@ impl LocalStore {
     pub fn close(&self) {
         if let Some(writer) = self.writer.lock().take() {
             // The writer may have failed and gone: then there is nobody left to stop.
-            drop(self.shared.commands.send(Command::Stop));
+            drop(self.shared.queue.push(Command::Stop));
             drop(writer.join());
         }
     }
@@ -180,6 +185,7 @@ impl Shared {
         // Whoever waits for room waits in vain.
         self.submit_permits.close();
         self.settle_permits.close();
+        self.queue.close();
         self.waiters.tell_all();
     }
 
@@ -189,7 +195,7 @@ impl Shared {
     }
 
     fn send(&self, command: Command) -> Result<(), StoreError> {
-        self.commands.try_send(command).map_err(|_| self.stopped())
+        self.queue.push(command).map_err(|_| self.stopped())
     }
 
     /// Writes a change whose effect in memory has happened, and waits until it is durable.
@@ -270,29 +276,54 @@ fn leave_index(batch: &mut Batch, id: JobId, had_history: bool) {
     }
 }
 
-/// Callers who wait for a job to end.
+/// Callers who wait until a job has ended or is blocked.
 #[derive(Default)]
 struct Waiters {
+    /// How many jobs are waited for, so that nobody locks to learn that there is none.
     waiting: AtomicU32,
-    by_job: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+    by_job: Mutex<HashMap<JobId, watch::Sender<()>>>,
+}
+
+/// One of them; leaves when dropped.
+struct Waiter<'a> {
+    waiters: &'a Waiters,
+    id: JobId,
+    /// Taken out first when it leaves, so that it is not counted any more.
+    bell: Option<watch::Receiver<()>>,
+}
+
+impl Waiter<'_> {
+    async fn told(mut self) {
+        if let Some(bell) = &mut self.bell {
+            // Nothing is ever sent: the sender is dropped when the job rests, and when the store has stopped.
+            drop(bell.changed().await);
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        drop(self.bell.take());
+        let mut by_job = self.waiters.by_job.lock();
+        if by_job.get(&self.id).is_some_and(|bell| bell.receiver_count() == 0) {
+            by_job.remove(&self.id);
+            self.waiters.waiting.store(by_job.len() as u32, Ordering::Release);
+        }
+    }
 }
 
 impl Waiters {
-    fn wait(&self, id: JobId) -> oneshot::Receiver<()> {
-        let (sender, receiver) = oneshot::channel();
+    fn wait(&self, id: JobId) -> Waiter<'_> {
         let mut by_job = self.by_job.lock();
-        by_job.retain(|_, senders| {
-            senders.retain(|sender| !sender.is_closed());
-            !senders.is_empty()
-        });
-        by_job.entry(id).or_default().push(sender);
+        let bell = by_job.entry(id).or_insert_with(|| watch::Sender::new(())).subscribe();
         self.waiting.store(by_job.len() as u32, Ordering::Release);
-        receiver
+        Waiter { waiters: self, id, bell: Some(bell) }
     }
 
     /// Nobody ends any more: the store has stopped.
     fn tell_all(&self) {
-        self.by_job.lock().clear();
+        let mut by_job = self.by_job.lock();
+        by_job.clear();
         self.waiting.store(0, Ordering::Release);
     }
 
@@ -304,5 +335,45 @@ impl Waiters {
         // Dropping a sender tells its receiver.
         ended.iter().for_each(|id| drop(by_job.remove(id)));
         self.waiting.store(by_job.len() as u32, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> JobId {
+        JobId::from_parts(entrega_core::time::Time::ZERO, number)
+    }
+
+    /// Every long poll walked over all others to find those that had gone away.
+    #[test]
+    fn whoever_goes_away_is_forgotten_at_once() {
+        let waiters = Waiters::default();
+        let (one, other, elsewhere) = (waiters.wait(id(1)), waiters.wait(id(1)), waiters.wait(id(2)));
+        assert_eq!(waiters.waiting.load(Ordering::Acquire), 2);
+        drop(one);
+        assert_eq!(waiters.by_job.lock()[&id(1)].receiver_count(), 1);
+        drop(other);
+        assert!(!waiters.by_job.lock().contains_key(&id(1)));
+        assert_eq!(waiters.waiting.load(Ordering::Acquire), 1);
+        drop(elsewhere);
+        assert_eq!(waiters.waiting.load(Ordering::Acquire), 0);
+    }
+
+    #[tokio::test]
+    async fn everybody_who_waits_for_a_job_is_told_and_nobody_else() {
+        let waiters = Waiters::default();
+        let told = [waiters.wait(id(1)), waiters.wait(id(1))];
+        let other = waiters.wait(id(2));
+        waiters.tell(&[id(1)]);
+        let later = waiters.wait(id(1));
+        for waiter in told {
+            waiter.told().await;
+        }
+        assert_eq!(waiters.waiting.load(Ordering::Acquire), 2, "one that was told takes no later one along");
+        for waiter in [other, later] {
+            assert!(futures_util::FutureExt::now_or_never(waiter.told()).is_none());
+        }
     }
 }

@@ -181,9 +181,21 @@ pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
     }
 }
 
+/// A job's record, in one allocation of about the right size.
+pub(super) fn encode_job(job: &Job) -> Vec<u8> {
+    let carried = match &job.payload {
+        Payload::Http(request) => request.url.len() + request.body.0.len(),
+        Payload::Opaque(body) => body.0.len(),
+    };
+    encode_into(job, Vec::with_capacity(256 + carried))
+}
+
 /// A binary record. Encoding plain data into memory cannot fail.
 pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
+    encode_into(record, Vec::with_capacity(192))
+}
+
+fn encode_into<T: Serialize>(record: &T, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.push(VERSION);
     postcard::to_extend(record, bytes).expect("plain data encodes")
 }
@@ -249,6 +261,11 @@ fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, DiskError> {
         true => decode_ended(table, bytes).map(Stored::Ended),
         false => decode(table, bytes).map(Stored::Job),
     }
+}
+
+/// A record of the table `jobs` that must not be an end.
+pub(super) fn decode_job(bytes: &[u8]) -> Result<Job, DiskError> {
+    decode(Table::Jobs, bytes)
 }
 
 pub(super) fn load_stored(disk: &dyn Disk, id: JobId) -> Result<Option<Stored>, DiskError> {

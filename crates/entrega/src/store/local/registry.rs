@@ -29,6 +29,12 @@ impl Registered {
             self.keys_by_hash.remove(&replaced.hash);
         }
     }
+
+    fn remove_key(&mut self, id: &str) {
+        if let Some(key) = self.keys.remove(id) {
+            self.keys_by_hash.remove(&key.hash);
+        }
+    }
 }
 
 impl Shared {
@@ -92,12 +98,15 @@ impl Registry for LocalStore {
     }
 
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
-        let removed = self.shared.registered.write().keys.remove(id);
-        let Some(key) = removed else { return Ok(false) };
-        self.shared.registered.write().keys_by_hash.remove(&key.hash);
+        // Of two who remove the same key, one did.
+        let _one_at_a_time = self.shared.changes.lock().await;
+        if !self.shared.registered.read().keys.contains_key(id) {
+            return Ok(false);
+        }
         let mut batch = Batch::default();
         batch.remove(Table::Registry, Key::Text(format!("key/{id}")));
-        self.shared.change(batch, Vec::new()).await?;
+        let id = id.to_owned();
+        self.shared.change_then(batch, move |shared| shared.registered.write().remove_key(&id)).await?;
         Ok(true)
     }
 

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use entrega_core::id::JobId;
@@ -21,13 +20,6 @@ use super::disk::{Batch, DiskError, Table};
 use super::records::id_key;
 use super::{LaneCell, Shared};
 use crate::store::Submitted;
-
-/// The most operations in one batch.
-const BATCH_OPS_MAX: usize = 8192;
-/// How long settlements may gather.
-const GATHER: Duration = Duration::from_millis(1);
-/// So many changes are worth a sync of their own.
-const GATHER_OPS: usize = 256;
 
 /// A job ready to be written: encoded by its caller, so that this thread only writes.
 pub(super) struct Prepared {
@@ -63,7 +55,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    fn ops(&self) -> usize {
+    /// How many changes it makes, about.
+    pub(super) fn ops(&self) -> usize {
         match self {
             Command::Submit { jobs, .. } => jobs.len() * 2,
             Command::Settle { batch, .. } | Command::Change { batch, .. } => batch.ops.len(),
@@ -71,21 +64,28 @@ impl Command {
         }
     }
 
-    fn is_awaited(&self) -> bool {
+    /// Whether somebody waits for it.
+    pub(super) fn is_awaited(&self) -> bool {
         !matches!(self, Command::Settle { .. })
     }
 }
 
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Receiver<Command>,
+}
+
+/// Ends the store with the writer, however that ends: nobody shall wait for one who is gone.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.fail("shut down".into());
+    }
 }
 
 impl Writer {
     /// Writes until told to stop or until the disk fails.
     pub(super) fn run(self) {
         loop {
-            let group = self.gather();
+            let group = self.shared.queue.take();
             let is_last = group.is_empty() || group.iter().any(|command| matches!(command, Command::Stop));
             if let Err(error) = self.write(group) {
                 tracing::error!(errorReason = %error, "The store cannot be written; nothing more is accepted or delivered");
@@ -93,34 +93,9 @@ impl Writer {
                 return;
             }
             if is_last {
-                self.shared.fail("shut down".into());
                 return;
             }
         }
-    }
-
-    /// Whatever is waiting, up to a limit. Empty when all senders are gone.
-    fn gather(&self) -> Vec<Command> {
-        let Ok(first) = self.commands.recv() else { return Vec::new() };
-        let mut ops = first.ops();
-        let mut is_awaited = first.is_awaited();
-        let until = self.shared.clock.now() + GATHER;
-        let mut group = vec![first];
-        while ops < BATCH_OPS_MAX {
-            let next = match self.commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) if is_awaited || ops >= GATHER_OPS => break,
-                Err(TryRecvError::Empty) => match self.commands.recv_timeout(until.since(self.shared.clock.now())) {
-                    Ok(command) => command,
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-                },
-            };
-            ops += next.ops();
-            is_awaited |= next.is_awaited();
-            group.push(next);
-        }
-        group
     }
 
     fn write(&self, group: Vec<Command>) -> Result<(), DiskError> {
@@ -175,16 +150,15 @@ impl Writer {
 
     fn admit(&self, job: Prepared, batch: &mut Batch, ended: &mut Vec<JobId>) -> Result<Submitted, DiskError> {
         let admission = job.lane.machine.lock().admit(&job.waiting);
-        if admission == Admission::Full {
-            return Ok(Submitted::Full);
-        }
+        let pushed_out = match admission {
+            Admission::Admitted => None,
+            Admission::Preempted(left) => Some(left),
+            Admission::Full => return Ok(Submitted::Full),
+            Admission::Duplicate => return Ok(Submitted::Duplicate),
+        };
         let id = job.waiting.id;
         batch.put(Table::Jobs, id_key(id), job.job);
         batch.put(Table::Live, id_key(id), job.live);
-        let pushed_out = match admission {
-            Admission::Preempted(left) => Some(left),
-            Admission::Admitted | Admission::Full => None,
-        };
         if let Some(left) = &pushed_out {
             ended.push(left.id);
             let reason = "preempted: the lane was full and a more urgent job came";
