@@ -79,16 +79,18 @@ fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
         .map_err(|error| error.to_string())?;
     let may_have_body = !matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     let headers = request.headers_mut();
+    headers.reserve(wanted.headers.len() + 4);
     add_headers(headers, wanted)?;
     let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
-    let id = claimed.job.id.to_string();
+    let id = value(&claimed.job.id.to_string())?;
     if !headers.contains_key(USER_AGENT) {
         headers.insert(USER_AGENT, OUR_NAME.clone());
     }
     if !headers.contains_key(&IDEMPOTENCY_KEY) {
-        headers.insert(IDEMPOTENCY_KEY.clone(), value(claimed.job.idempotency_key.as_deref().unwrap_or(&id))?);
+        let key = claimed.job.idempotency_key.as_deref().map(value).transpose()?;
+        headers.insert(IDEMPOTENCY_KEY.clone(), key.unwrap_or_else(|| id.clone()));
     }
-    headers.insert(REQUEST_ID.clone(), value(&id)?);
+    headers.insert(REQUEST_ID.clone(), id);
     // Some servers refuse a POST that does not say that it has no body.
     if wanted.body.0.is_empty() && may_have_body {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));

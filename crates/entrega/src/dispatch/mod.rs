@@ -2,7 +2,9 @@
 //! Invariant: a lane never has more attempts under way than its concurrency, and starts none that it could not record.
 //! Never: decides; the machine says what goes next, `settle` what comes of it.
 
+mod desk;
 mod lane;
+mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;

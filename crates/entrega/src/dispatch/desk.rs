@@ -1,0 +1,200 @@
+//! The desk of a lane: where ended attempts are settled and new jobs are handed out.
+//! Invariant: one at a time stands at the desk; an attempt that ended is settled by whoever is there, and nobody leaves
+//! while one lies on it. At most `concurrency` attempts are under way.
+//! Never: makes attempts.
+//!
+//! A worker whose attempt ended comes to the desk itself, and usually leaves with its next job in hand. Passing every
+//! outcome to another task and every job back costs two wake-ups a job, which is more than all the rest of dispatch.
+
+use std::sync::Arc;
+
+use entrega_core::lane::Left;
+use entrega_core::name::LaneName;
+use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use super::RunError;
+use super::worker;
+use crate::channel::Channel;
+use crate::engine::Engine;
+use crate::settle::Attempted;
+use crate::store::ClaimedJob;
+
+/// Rounds that a worker stays at the desk for others before it calls the lane's own task.
+const ROUNDS_MAX: usize = 4;
+
+/// Who works, and how it stands.
+pub(super) struct Roster {
+    /// Each worker's letter box.
+    boxes: Vec<mpsc::Sender<ClaimedJob>>,
+    idle: Vec<usize>,
+    tasks: JoinSet<()>,
+    running: usize,
+    /// When to ask for jobs again if nothing happens before.
+    pub(super) wake_at: Option<Time>,
+    /// Settle, but start nothing more.
+    pub(super) is_stopping: bool,
+    failure: Option<RunError>,
+}
+
+/// The desk.
+pub(super) struct Desk {
+    pub(super) engine: Arc<Engine>,
+    pub(super) channel: Arc<dyn Channel>,
+    pub(super) policy: Arc<LanePolicy>,
+    lane: LaneName,
+    /// Wakes the lane's own task.
+    pub(super) wake: Arc<Notify>,
+    ended: parking_lot::Mutex<Vec<(usize, Attempted)>>,
+    roster: tokio::sync::Mutex<Roster>,
+}
+
+impl Desk {
+    pub(super) fn new(engine: &Arc<Engine>, lane: &LaneName) -> Result<Arc<Desk>, RunError> {
+        let policy = engine.policy(lane)?;
+        let no_channel = || RunError::NoChannel { lane: lane.to_string(), channel: policy.channel.clone() };
+        let channel = engine.channels.get(&policy.channel).cloned().ok_or_else(no_channel)?;
+        let roster = Roster {
+            boxes: Vec::new(),
+            idle: Vec::new(),
+            tasks: JoinSet::new(),
+            running: 0,
+            wake_at: None,
+            is_stopping: false,
+            failure: None,
+        };
+        Ok(Arc::new(Desk {
+            engine: engine.clone(),
+            channel,
+            lane: lane.clone(),
+            wake: engine.store.wake(lane)?,
+            policy,
+            ended: parking_lot::Mutex::default(),
+            roster: tokio::sync::Mutex::new(roster),
+        }))
+    }
+
+    /// A worker's attempt ended. It goes on with the job it gets, or waits for one in its box.
+    pub(super) async fn ended(self: &Arc<Self>, worker: usize, attempted: Attempted) -> Option<ClaimedJob> {
+        self.ended.lock().push((worker, attempted));
+        let mut mine = None;
+        for _ in 0..ROUNDS_MAX {
+            // Somebody is at the desk: what lies on it is seen before they leave.
+            let Ok(mut roster) = self.roster.try_lock() else { return mine };
+            let armed = roster.wake_at;
+            self.round(&mut roster, Some(worker), &mut mine).await;
+            let is_sooner = roster.wake_at.is_some_and(|at| armed.is_none_or(|armed| at < armed));
+            if is_sooner || roster.is_stopping || roster.failure.is_some() {
+                self.wake.notify_one();
+            }
+            drop(roster);
+            if self.ended.lock().is_empty() {
+                return mine;
+            }
+        }
+        self.wake.notify_one();
+        mine
+    }
+
+    /// The lane's own task comes to the desk: something was submitted, resumed or is due.
+    pub(super) async fn attend(self: &Arc<Self>, stop: bool) -> Result<Attended, RunError> {
+        loop {
+            let mut roster = self.roster.lock().await;
+            roster.is_stopping |= stop;
+            self.round(&mut roster, None, &mut None).await;
+            if let Some(failure) = roster.failure.take() {
+                return Err(failure);
+            }
+            let attended = Attended { wake_at: roster.wake_at, running: roster.running };
+            drop(roster);
+            // A worker that found the desk taken relies on whoever was there.
+            if self.ended.lock().is_empty() {
+                return Ok(attended);
+            }
+        }
+    }
+
+    /// Settles what lies there and hands out what may go.
+    async fn round(self: &Arc<Self>, roster: &mut Roster, me: Option<usize>, mine: &mut Option<ClaimedJob>) {
+        if let Err(error) = self.settle_and_claim(roster, me, mine).await {
+            roster.failure.get_or_insert(error);
+            roster.is_stopping = true;
+        }
+    }
+
+    async fn settle_and_claim(
+        self: &Arc<Self>,
+        roster: &mut Roster,
+        me: Option<usize>,
+        mine: &mut Option<ClaimedJob>,
+    ) -> Result<(), RunError> {
+        let ended = std::mem::take(&mut *self.ended.lock());
+        roster.running -= ended.len();
+        let mut settlements = Vec::with_capacity(ended.len());
+        for (worker, attempted) in ended {
+            roster.idle.push(worker);
+            settlements.push(self.engine.settlement(&self.policy, attempted));
+        }
+        if !settlements.is_empty() {
+            self.engine.store.settle(&self.lane, settlements).await?;
+        }
+        let room = (self.policy.concurrency as usize).saturating_sub(roster.running);
+        if room == 0 || roster.is_stopping {
+            return Ok(());
+        }
+        let batch = self.engine.store.claim(&self.lane, room).await?;
+        batch.expired.iter().for_each(|left| self.report_expired(left));
+        roster.wake_at = batch.wake_at;
+        for job in batch.jobs {
+            roster.running += 1;
+            self.hand_out(roster, job, me, mine);
+        }
+        Ok(())
+    }
+
+    /// Whoever stands here goes on by itself; another idle worker gets it by its box; a new one is hired if need be.
+    fn hand_out(
+        self: &Arc<Self>,
+        roster: &mut Roster,
+        job: ClaimedJob,
+        me: Option<usize>,
+        mine: &mut Option<ClaimedJob>,
+    ) {
+        if mine.is_none()
+            && let Some(me) = me
+            && let Some(place) = roster.idle.iter().rposition(|&worker| worker == me)
+        {
+            roster.idle.swap_remove(place);
+            *mine = Some(job);
+            return;
+        }
+        let worker = roster.idle.pop().unwrap_or_else(|| self.hire(roster));
+        let given = roster.boxes[worker].try_send(job);
+        assert!(given.is_ok(), "an idle worker has room for one job");
+    }
+
+    fn hire(self: &Arc<Self>, roster: &mut Roster) -> usize {
+        let number = roster.boxes.len();
+        assert!(number < self.policy.concurrency as usize, "more attempts than the lane's concurrency");
+        let (sender, jobs) = mpsc::channel(1);
+        roster.boxes.push(sender);
+        roster.tasks.spawn(worker::work(Arc::downgrade(self), number, jobs));
+        number
+    }
+
+    fn report_expired(&self, left: &Left) {
+        self.engine.metrics.dropped(&self.lane, "ttl_expired");
+        tracing::warn!(lane = %self.lane, jobId = %left.id, companyId = %left.tenant, priority = left.priority.as_str(),
+            errorReason = "ttl_expired", "Job dropped");
+    }
+}
+
+/// How a lane stands after its task was at the desk.
+pub(super) struct Attended {
+    /// When to come back if nothing happens before.
+    pub(super) wake_at: Option<Time>,
+    /// Attempts under way.
+    pub(super) running: usize,
+}

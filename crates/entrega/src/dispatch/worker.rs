@@ -1,0 +1,54 @@
+//! Workers: tasks that make attempts, one at a time each, for as long as their lane runs.
+//! Invariant: an attempt ends by its deadline, and one that panics ends as a fault. A task made once serves many jobs.
+//! Never: decides what comes of an attempt.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Weak;
+
+use entrega_core::outcome::{Fault, FaultKind, Outcome};
+use futures_util::FutureExt as _;
+use tokio::sync::mpsc;
+
+use super::desk::Desk;
+use crate::settle::Attempted;
+use crate::store::ClaimedJob;
+
+/// Works until the desk is gone: the desk owns its workers, not they the desk.
+pub(super) async fn work(desk: Weak<Desk>, number: usize, mut jobs: mpsc::Receiver<ClaimedJob>) {
+    let mut next = None;
+    loop {
+        let job = match next.take() {
+            Some(job) => job,
+            None => match jobs.recv().await {
+                Some(job) => job,
+                None => return,
+            },
+        };
+        let Some(desk) = desk.upgrade() else { return };
+        let attempted = attempt(&desk, job).await;
+        next = desk.ended(number, attempted).await;
+    }
+}
+
+/// One attempt under one deadline. A panic in a channel is that attempt's failure, not the process's.
+async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Attempted {
+    let clock = &desk.engine.clock;
+    let started_at = clock.now();
+    let deadline = clock.instant(started_at + desk.policy.timeout);
+    let attempt = AssertUnwindSafe(desk.channel.attempt(&claimed, deadline)).catch_unwind();
+    let outcome = match tokio::time::timeout_at(deadline, attempt).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
+        Err(_) => fault(FaultKind::Timeout, "no answer in time".into()),
+    };
+    Attempted { took: clock.now().since(started_at), claimed, started_at, outcome }
+}
+
+fn fault(kind: FaultKind, message: String) -> Outcome {
+    Outcome::Fault(Fault { kind, message })
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the channel panicked: {}", text.unwrap_or("no message"))
+}
