@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use crate::append::{self, Batches};
 use crate::bare::{self, Shape};
 use crate::bullmq;
+use crate::drain;
 use crate::rate::Rate;
 use crate::redis::Redis;
 use crate::sink::Sink;
@@ -36,6 +37,7 @@ pub struct Frame {
     bare: OnceCell<Rate>,
     append: OnceCell<Rate>,
     bullmq: OnceCell<Had<Rate>>,
+    drain: OnceCell<Rate>,
 }
 
 impl Frame {
@@ -52,6 +54,7 @@ impl Frame {
             bare: OnceCell::new(),
             append: OnceCell::new(),
             bullmq: OnceCell::new(),
+            drain: OnceCell::new(),
         })
     }
 
@@ -111,6 +114,16 @@ impl Frame {
             tokio::task::spawn_blocking(write).await?
         };
         self.append.get_or_try_init(measure).await.copied()
+    }
+
+    /// Jobs per second of our own drain.
+    pub async fn drain(&self) -> Result<Rate> {
+        let measure = || async {
+            let shape = self.shape();
+            progress(&format!("drain, {} jobs", shape.requests));
+            drain::embedded(self, self.sink().await?, shape, LIMIT).await
+        };
+        self.drain.get_or_try_init(measure).await.copied()
     }
 
     /// Jobs per second of BullMQ's worker.

@@ -16,6 +16,9 @@ use crate::store::{JobFilter, JobView, Page, Paged};
 /// The most records of one table that a page looks at.
 const LOOKED_AT_MAX: usize = 20_000;
 
+/// Turns a record that fits a filter into a row.
+type Fits<'a> = &'a dyn Fn(JobId, &[u8]) -> Result<Option<JobView>, DiskError>;
+
 /// Rows of one table, and how far down it was searched (`None`: to the end).
 struct Found {
     rows: Vec<JobView>,
@@ -101,7 +104,7 @@ impl Shared {
         &self,
         table: Table,
         page: Page<JobId>,
-        fits: &dyn Fn(JobId, &[u8]) -> Result<Option<JobView>, DiskError>,
+        fits: Fits<'_>,
     ) -> Result<Found, DiskError> {
         let mut found = Found { rows: Vec::new(), searched_to: None };
         let mut looked_at = 0;
@@ -131,7 +134,7 @@ impl Shared {
 fn merge(found: [Found; 3], limit: usize) -> Paged<JobView, JobId> {
     let searched_to = found.iter().filter_map(|found| found.searched_to).max();
     let mut items: Vec<_> = found.into_iter().flat_map(|found| found.rows).collect();
-    items.sort_by(|a, b| b.job_id.cmp(&a.job_id));
+    items.sort_by_key(|view| std::cmp::Reverse(view.job_id));
     items.dedup_by_key(|view| view.job_id);
     items.retain(|view| searched_to.is_none_or(|lowest| view.job_id >= lowest));
     let next = match items.len() > limit {
