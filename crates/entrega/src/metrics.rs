@@ -134,6 +134,12 @@ impl Metrics {
         self.recorder.register_histogram(&key("dlq_age_seconds", &[]), &METADATA).record(age.as_secs_f64());
     }
 
+    /// Somebody gave a dead letter up.
+    pub fn dead_discarded(&self, lane: &LaneName) {
+        let labels = [("lane", lane.as_str()), ("reason", "discarded")];
+        self.recorder.register_counter(&key("dlq_removed_total", &labels), &METADATA).increment(1);
+    }
+
     /// Folds what was recorded into its buckets; called now and then, so that it does not pile up.
     pub fn tidy(&self) {
         self.handle.run_upkeep();

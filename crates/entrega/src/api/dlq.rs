@@ -210,8 +210,9 @@ pub(super) async fn discard(
     if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
         return Err(ApiError::invalid("reason", format!("say why, in 1 to {REASON_CHARS_MAX} characters")));
     }
-    visible(&api, &who, id).await?;
+    let dead = visible(&api, &who, id).await?;
     api.engine.store.discard(id, reason).await?;
+    api.engine.metrics.dead_discarded(&dead.lane);
     who.audit("dlq.discard", id);
     visible(&api, &who, id).await.map(masked).map(Json)
 }

@@ -174,6 +174,7 @@ pub(super) async fn cancel(
 ) -> Result<Json<JobView>, ApiError> {
     visible(&api, &who, id).await?;
     let view = api.engine.store.cancel(id, &format!("cancelled with key {}", who.key_id())).await?;
+    api.engine.metrics.dropped(&view.lane, "cancelled");
     who.audit("job.cancel", id);
     Ok(Json(view))
 }

@@ -100,12 +100,7 @@ impl Shared {
         Ok(merge([live, ended, dead], page.limit))
     }
 
-    fn find(
-        &self,
-        table: Table,
-        page: Page<JobId>,
-        fits: Fits<'_>,
-    ) -> Result<Found, DiskError> {
+    fn find(&self, table: Table, page: Page<JobId>, fits: Fits<'_>) -> Result<Found, DiskError> {
         let mut found = Found { rows: Vec::new(), searched_to: None };
         let mut looked_at = 0;
         let below = page.after.map(|id| *id.as_bytes());

@@ -3,6 +3,7 @@
 //! Never: goes on after a failed sync; the engine poisons itself, and the store stops.
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fjall::JournalRecoveryError::{ChecksumMismatch, InsufficientLength, TooManyItems};
@@ -30,7 +31,9 @@ impl LsmDisk {
     pub fn open(path: &Path) -> Result<LsmDisk, DiskError> {
         let shown = path.display().to_string();
         let cannot = |reason: String| DiskError::Open { path: shown.clone(), reason };
-        std::fs::create_dir_all(path).map_err(|error| cannot(error.to_string()))?;
+        // What jobs carry is nobody else's business on this machine.
+        let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(|error| cannot(error.to_string()))?;
         let store = path.join("store");
         let open = || {
             let builder = Database::builder(&store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
