@@ -23,6 +23,7 @@ impl Shared {
         self.recover_registry()?;
         self.recover_dead()?;
         self.recover_live()?;
+        self.look_at_space();
         if !is_new {
             let now = self.clock.now();
             self.lanes.values().for_each(|lane| lane.machine.lock().assume_spent(now));

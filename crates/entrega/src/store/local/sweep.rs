@@ -26,7 +26,8 @@ impl Shared {
         StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 }
     }
 
-    pub(super) fn choose_sweep(&self) -> Result<(Batch, Swept), DiskError> {
+    /// Closes the intake when too little space is free, and opens it again.
+    pub(super) fn look_at_space(&self) {
         let is_full = self.disk.free_bytes().is_some_and(|free| free < self.options.free_bytes_min);
         if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
             match is_full {
@@ -34,6 +35,10 @@ impl Shared {
                 false => tracing::info!("There is room on the disk again; new work is taken"),
             }
         }
+    }
+
+    pub(super) fn choose_sweep(&self) -> Result<(Batch, Swept), DiskError> {
+        self.look_at_space();
         let mut batch = Batch::default();
         let jobs = self.choose_ended(&mut batch)?;
         let dead_letters = self.choose_dead(&mut batch)?;
