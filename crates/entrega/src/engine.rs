@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind};
 use crate::metrics::Metrics;
 use crate::store::local::{Disk, DiskError, HeapDisk, LocalStore, LsmDisk};
+use crate::store::redis::{RedisOpenError, RedisStore};
 use crate::store::{Store, StoreError};
 
 /// Lanes, their store and their channels.
@@ -41,6 +42,9 @@ pub enum OpenError {
     /// The data cannot be opened.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// Redis cannot be used.
+    #[error(transparent)]
+    Redis(#[from] RedisOpenError),
     /// The configuration names something that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -51,16 +55,18 @@ pub enum OpenError {
 
 impl Engine {
     /// Opens the store and sets up the channels. Nothing is delivered before `run`.
-    pub fn open(config: &Config) -> Result<Engine, OpenError> {
+    pub async fn open(config: &Config) -> Result<Engine, OpenError> {
         let clock = Clock::system();
-        let disk: Box<dyn Disk> = match config.store.kind {
-            StoreKind::Embedded => Box::new(LsmDisk::open(&config.store.data)?),
-            StoreKind::Memory => Box::new(HeapDisk::default()),
+        let local = |disk: Box<dyn Disk>| LocalStore::open(disk, clock.clone(), config.local_store());
+        let store: Arc<dyn Store> = match &config.store.kind {
+            StoreKind::Embedded => Arc::new(local(Box::new(LsmDisk::open(&config.store.data)?))?),
+            StoreKind::Memory => Arc::new(local(Box::<HeapDisk>::default())?),
+            StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
         };
         let client = Client::new(config.client()?)?;
         let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
         Ok(Engine {
-            store: Arc::new(LocalStore::open(disk, clock.clone(), config.local_store())?),
+            store,
             chance: Chance::from_system(),
             metrics: Metrics::new(config.lanes.keys()),
             filter: config.filter(),

@@ -154,7 +154,19 @@ impl Metrics {
         self.gauge("store_writable", &[], f64::from(u8::from(health.failure.is_none())));
         self.gauge("store_accepting", &[], f64::from(u8::from(health.refuses.is_none())));
         self.gauge("store_unreadable_records", &[], health.unreadable as f64);
+        self.counter("store_rejected_writes_total", health.rejected_writes);
+        self.counter("store_stale_settlements_total", health.stale_settlements);
+        if let Some(memory) = health.memory {
+            self.gauge("store_memory_used_bytes", &[], memory.used_bytes as f64);
+            self.gauge("store_memory_max_bytes", &[], memory.max_bytes as f64);
+            self.gauge("store_memory_alert", &[("level", "warning")], f64::from(u8::from(memory.level >= 1)));
+            self.gauge("store_memory_alert", &[("level", "critical")], f64::from(u8::from(memory.level >= 2)));
+        }
         Ok(self.handle.render())
+    }
+
+    fn counter(&self, name: &'static str, total: u64) {
+        self.recorder.register_counter(&key(name, &[]), &METADATA).absolute(total);
     }
 
     fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)], value: f64) {

@@ -51,6 +51,7 @@ impl Engine {
             took,
             answer: matches!(transition, Transition::Done).then(|| kept(outcome)).flatten(),
             transition,
+            causes: Vec::new(),
         }
     }
 

@@ -72,6 +72,7 @@ fn other_value(path: &str, value: &Value) -> Value {
         ("server.listen", _) => "'[::1]:9000'",
         ("store.kind", _) => "'memory'",
         ("store.data", _) => "'elsewhere'",
+        ("store.redis_prefix", _) => "'other'",
         ("log.level", _) => "'debug'",
         ("log.format", _) => "'json'",
         ("lanes.http.on_full", _) => "'preempt'",
@@ -288,9 +289,14 @@ fn a_refusal_says_where_what_and_how_it_would_be_right() {
 }
 
 #[test]
-fn a_store_that_is_not_there_yet_is_named_without_its_password() {
-    let error = refusal("", &[("ENTREGA_STORE__KIND", "redis://user:hunter2@db")]);
-    assert!(error.contains("not in this build yet") && !error.contains("hunter2"), "{error}");
+fn the_password_of_a_store_is_shown_nowhere() {
+    let error = refusal("", &[("ENTREGA_STORE__KIND", "redis://user:hunter2@db:port")]);
+    assert!(error.contains("redis://[[user]:password@]host") && !error.contains("hunter2"), "{error}");
+    let config = load("", &[("ENTREGA_STORE__KIND", "redis://user:hunter2@db:6380/2")]).unwrap();
+    let shown = format!("{config:?} {}", config.to_toml());
+    assert!(shown.contains("redis://db:6380/2") && !shown.contains("hunter2"), "{shown}");
+    let StoreKind::Redis(url) = &config.store.kind else { panic!("{:?}", config.store.kind) };
+    assert_eq!(config.redis_store(url).url, "redis://user:hunter2@db:6380/2");
 }
 
 #[test]

@@ -5,8 +5,11 @@
 //! - `admission`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
 //! - `listing`, `explaining`, `registry`: what people see and set
+//! - `differential`: the lane machine and Redis, side by side
 //! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
 //!   stopped, broken and copied
+
+mod redis;
 
 mod store {
     mod admission;
@@ -16,6 +19,7 @@ mod store {
     mod crash;
     mod damage;
     mod dead_letters;
+    mod differential;
     mod disk;
     mod explaining;
     mod fixture;

@@ -1,4 +1,4 @@
-//! Jobs that are not due yet, soonest first.
+//! Jobs that are not due yet, soonest first; of those due at one moment the older id.
 //! Invariant: every delayed entry has a mark here; a mark whose entry has gone or moved is skipped.
 //! Never: walks the heap for one job; leftovers are swept when they outnumber the living.
 
@@ -6,18 +6,19 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::slab::{Place, Slab, Slot};
+use crate::id::JobId;
 use crate::time::Time;
 
 #[derive(Debug, Default)]
 pub(super) struct Delays {
-    heap: BinaryHeap<Reverse<(Time, Slot)>>,
+    heap: BinaryHeap<Reverse<(Time, JobId, Slot)>>,
     living: usize,
 }
 
 impl Delays {
     /// Marks an entry that has just become `Delayed`.
-    pub(super) fn insert(&mut self, due: Time, slot: Slot) {
-        self.heap.push(Reverse((due, slot)));
+    pub(super) fn insert(&mut self, slab: &Slab, slot: Slot) {
+        self.heap.push(Reverse((slab[slot].due, slab[slot].id, slot)));
         self.living += 1;
     }
 
@@ -25,31 +26,31 @@ impl Delays {
     pub(super) fn forget(&mut self, slab: &Slab) {
         self.living -= 1;
         if self.heap.len() > 64 && self.heap.len() > 2 * self.living {
-            self.heap.retain(|Reverse((due, slot))| is_living(slab, *due, *slot));
+            self.heap.retain(|Reverse(mark)| is_living(slab, mark));
         }
     }
 
     /// Takes one entry that is due.
     pub(super) fn pop_due(&mut self, now: Time, slab: &Slab) -> Option<Slot> {
-        while let Some(&Reverse((due, slot))) = self.heap.peek() {
-            if due > now {
-                return None;
-            }
-            self.heap.pop();
-            if is_living(slab, due, slot) {
-                self.living -= 1;
-                return Some(slot);
-            }
-        }
-        None
+        self.next_due(slab).filter(|&due| due <= now)?;
+        let Reverse((_, _, slot)) = self.heap.pop()?;
+        self.living -= 1;
+        Some(slot)
     }
 
     /// When the next one is due.
-    pub(super) fn next_due(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse((due, _))| *due)
+    pub(super) fn next_due(&mut self, slab: &Slab) -> Option<Time> {
+        while let Some(Reverse(mark)) = self.heap.peek() {
+            if is_living(slab, mark) {
+                return Some(mark.0);
+            }
+            self.heap.pop();
+        }
+        None
     }
 }
 
-fn is_living(slab: &Slab, due: Time, slot: Slot) -> bool {
-    slab[slot].place == Place::Delayed && slab[slot].due == due
+fn is_living(slab: &Slab, &(due, id, slot): &(Time, JobId, Slot)) -> bool {
+    let entry = &slab[slot];
+    entry.place == Place::Delayed && entry.due == due && entry.id == id
 }

@@ -24,6 +24,11 @@ pub struct LaneSizes {
 }
 
 impl LaneSizes {
+    /// Sizes that another lane machine counted: by priority, of running, retried, replayed, delayed and ready jobs.
+    pub fn from_counts(counts: [[u32; KINDS]; 3], is_paused: bool) -> LaneSizes {
+        LaneSizes { counts, is_paused }
+    }
+
     fn kind(entry: &Entry) -> usize {
         match entry.place {
             Place::Running => 0,

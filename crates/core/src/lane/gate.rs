@@ -35,6 +35,19 @@ pub enum GateKind {
 }
 
 impl GateKind {
+    /// All gates.
+    pub const ALL: [GateKind; 9] = [
+        GateKind::Paused,
+        GateKind::Delay,
+        GateKind::Throttle,
+        GateKind::Cadence,
+        GateKind::Breaker,
+        GateKind::RetryAfter,
+        GateKind::Concurrency,
+        GateKind::TenantConcurrency,
+        GateKind::Turn,
+    ];
+
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {

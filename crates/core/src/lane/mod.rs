@@ -216,7 +216,7 @@ impl Lane {
         let due = self.slab[slot].due;
         self.place(slot, if due > now { Place::Delayed } else { Place::Ready });
         match due > now {
-            true => self.delays.insert(due, slot),
+            true => self.delays.insert(&self.slab, slot),
             false => self.turns.enqueue(&mut self.slab, slot),
         }
     }
@@ -244,7 +244,7 @@ impl Lane {
                 claims.jobs.push(self.start(now, slot));
             }
         }
-        claims.wake_at = [self.delays.next_due(), self.turns.next_unpark()].into_iter().flatten().min();
+        claims.wake_at = [self.delays.next_due(&self.slab), self.turns.next_unpark()].into_iter().flatten().min();
         claims
     }
 

@@ -241,12 +241,8 @@ impl Turns {
 
     /// Lets tenants whose moment has come back onto the rings.
     pub(super) fn unpark_due(&mut self, now: Time) {
-        while let Some(&Reverse((time, number))) = self.parked.peek() {
-            if time > now {
-                return;
-            }
-            self.parked.pop();
-            if self.tenants[number as usize].parked == Parked::Until(time) {
+        while self.next_unpark().is_some_and(|time| time <= now) {
+            if let Some(Reverse((_, number))) = self.parked.pop() {
                 self.unpark(number);
             }
         }
@@ -261,9 +257,15 @@ impl Turns {
         }
     }
 
-    /// When the next parked tenant comes back.
-    pub(super) fn next_unpark(&self) -> Option<Time> {
-        self.parked.peek().map(|Reverse((time, _))| *time)
+    /// When the next parked tenant comes back. One that came back by a settlement has left its mark behind.
+    pub(super) fn next_unpark(&mut self) -> Option<Time> {
+        while let Some(&Reverse((time, number))) = self.parked.peek() {
+            if self.tenants[number as usize].parked == Parked::Until(time) {
+                return Some(time);
+            }
+            self.parked.pop();
+        }
+        None
     }
 
     /// How many turns others had since this tenant, which waits, was served.

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::auth::Principal;
 use super::problem::ApiError;
-use crate::store::KeyScope;
+use crate::store::{KeyScope, MemoryUse};
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
@@ -38,7 +38,7 @@ pub(super) struct Ready {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StoreState {
-    /// `embedded`, `memory`.
+    /// `embedded`, `memory`, `redis`.
     kind: &'static str,
     /// What a 2xx for new work means here.
     durability: &'static str,
@@ -50,6 +50,29 @@ pub(super) struct StoreState {
     refuses: Option<String>,
     /// Records that could not be read since the start.
     unreadable_records: u64,
+    /// How full the memory of the server is that keeps the jobs, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryState>,
+}
+
+/// How full a server's memory is.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MemoryState {
+    /// In use.
+    used_bytes: u64,
+    /// At most; 0 for no limit.
+    max_bytes: u64,
+    /// `ok`, `warning` (over 80 %) or `critical` (over 90 %).
+    #[schema(example = "ok")]
+    level: &'static str,
+}
+
+impl From<MemoryUse> for MemoryState {
+    fn from(memory: MemoryUse) -> MemoryState {
+        let level = ["ok", "warning", "critical"][usize::from(memory.level).min(2)];
+        MemoryState { used_bytes: memory.used_bytes, max_bytes: memory.max_bytes, level }
+    }
 }
 
 /// Is the process up?
@@ -78,6 +101,7 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> (StatusCode, Json<Read
         failure: health.failure,
         refuses: health.refuses,
         unreadable_records: health.unreadable,
+        memory: health.memory.map(MemoryState::from),
     };
     (code, Json(Ready { status, store }))
 }

@@ -82,6 +82,9 @@ pub(super) enum ApiError {
     Change(#[from] ChangeError),
 }
 
+/// When to try again with a store that is gone or full: it comes back by itself.
+const STORE_RETRY_AFTER_SECONDS: u64 = 2;
+
 /// The kinds of problems: status, type, title.
 type Kind = (StatusCode, &'static str, &'static str);
 
@@ -98,6 +101,10 @@ const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "N
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
+const UNREACHABLE: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:store-unreachable", "The store cannot be reached");
+const MEMORY_FULL: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:store-full", "The store's memory is full");
 const INTERNAL: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:internal", "A mistake of the server");
 const UNREADABLE: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:store", "The store cannot be read");
 
@@ -162,7 +169,9 @@ fn store_kind(error: &StoreError) -> Kind {
         StoreError::Stopped { .. } => STOPPED,
         StoreError::DiskFull { .. } => DISK_FULL,
         StoreError::UnknownLane { .. } => NOT_FOUND,
-        StoreError::Disk(_) => UNREADABLE,
+        StoreError::Unreachable { .. } => UNREACHABLE,
+        StoreError::MemoryFull => MEMORY_FULL,
+        StoreError::Disk(_) | StoreError::Answer { .. } | StoreError::DeadLetter(_) => UNREADABLE,
     }
 }
 
@@ -183,6 +192,9 @@ impl IntoResponse for ApiError {
             }
             ApiError::Refused(Refusal::Full { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
+            }
+            _ if [UNREACHABLE, MEMORY_FULL].contains(&self.kind()) => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER_SECONDS));
             }
             _ => {}
         }

@@ -18,6 +18,7 @@ use super::settings;
 use super::target::Target;
 use crate::clock::Clock;
 use crate::config::{Config, StoreKind};
+use crate::store::redis::{self, Pulse};
 
 /// Files beside connections: the store's tables, logs, the listener.
 const FILES_BESIDE: u64 = 256;
@@ -74,6 +75,7 @@ pub(super) async fn run(args: &ConfigArgs, connection: &Connection, out: &mut Ou
     };
     if let Some(config) = &config {
         checks.extend(check_data(config));
+        checks.extend(check_redis(config).await);
         checks.push(check_files(config));
         checks.extend(check_certificates(config));
     }
@@ -99,8 +101,12 @@ fn print(checks: &[Check], out: &mut Out) -> Result<(), CliError> {
 /// The data directory: there, ours to write, with room on its disk.
 fn check_data(config: &Config) -> Vec<Check> {
     const NAME: &str = "data directory";
-    if config.store.kind == StoreKind::Memory {
-        return vec![check(NAME, Mark::Warn, "store.kind = \"memory\": jobs are gone when the process ends")];
+    match config.store.kind {
+        StoreKind::Memory => {
+            return vec![check(NAME, Mark::Warn, "store.kind = \"memory\": jobs are gone when the process ends")];
+        }
+        StoreKind::Redis(_) => return vec![check_key_file(config)],
+        StoreKind::Embedded => {}
     }
     let data = &config.store.data;
     let shown = data.display();
@@ -178,6 +184,42 @@ fn check_certificates(config: &Config) -> Option<Check> {
         Ok(_) => check(NAME, Mark::Ok, format!("{file} is trusted")),
         Err(message) => check(NAME, Mark::Fail, message),
     })
+}
+
+/// The server that keeps the jobs: whether it answers, is fit for that, and how full it is.
+async fn check_redis(config: &Config) -> Vec<Check> {
+    const NAME: &str = "redis";
+    let StoreKind::Redis(url) = &config.store.kind else { return Vec::new() };
+    let shown = redis::without_password(url.reveal());
+    let pulse = match redis::pulse(url.reveal()).await {
+        Ok(pulse) => pulse,
+        Err(error) => return vec![check(NAME, Mark::Fail, error.to_string())],
+    };
+    let unfit = if config.store.allow_unsafe_redis { Mark::Warn } else { Mark::Fail };
+    let fit = match pulse.check() {
+        Ok(()) => check(NAME, Mark::Ok, format!("{shown} answers, version {}", pulse.version)),
+        Err(error) => check(NAME, unfit, error.to_string()),
+    };
+    let durability = check("durability", Mark::Info, format!("a 2xx means: {}", pulse.durability()));
+    vec![fit, durability, check_memory(&pulse)]
+}
+
+fn check_memory(pulse: &Pulse) -> Check {
+    const NAME: &str = "memory";
+    let mib = |bytes: u64| bytes >> 20;
+    let Some(ratio) = pulse.memory_ratio() else {
+        let message = format!(
+            "{} MiB used, and no limit: set maxmemory, or the system may end Redis when memory runs out",
+            mib(pulse.memory_used)
+        );
+        return check(NAME, Mark::Warn, message);
+    };
+    let used = format!("{} of {} MiB used ({:.0} %)", mib(pulse.memory_used), mib(pulse.memory_max), ratio * 100.0);
+    match pulse.memory_level() {
+        0 => check(NAME, Mark::Ok, used),
+        1 => check(NAME, Mark::Warn, format!("{used}; when it is full, new work is refused")),
+        _ => check(NAME, Mark::Fail, format!("{used}; raise maxmemory, or let lanes drain before sending more")),
+    }
 }
 
 /// One file for each connection, in and out, and some more.

@@ -116,6 +116,7 @@ impl From<OpenError> for CliError {
         match error {
             OpenError::Config(error) => CliError::Config(error),
             OpenError::Disk(error) => CliError::Store(error.to_string()),
+            OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Client(error) => CliError::failed(error),
         }
     }

@@ -112,9 +112,12 @@ pub struct ConfigArgs {
     /// Where to listen [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// Where jobs are kept: embedded or memory [default: embedded]
+    /// Where jobs are kept: embedded, memory or redis://host:port [default: embedded]
     #[arg(long, value_name = "KIND")]
     pub store: Option<String>,
+    /// Use a Redis that may lose jobs: without an append-only file, or one that evicts keys
+    #[arg(long)]
+    pub allow_unsafe_redis: bool,
     /// Allow a public address without TLS; put a proxy that speaks TLS in front
     #[arg(long)]
     pub insecure_listen: bool,
@@ -130,6 +133,7 @@ impl ConfigArgs {
             data: self.data.clone(),
             listen: self.listen,
             store: self.store.clone(),
+            allow_unsafe_redis: self.allow_unsafe_redis,
             insecure_listen: self.insecure_listen,
             dev: self.dev,
         };

@@ -15,13 +15,14 @@ use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
 use crate::api::{self, ApiState, ServerLimits};
-use crate::config::{Config, LogConfig, LogFormat};
+use crate::config::{Config, LogConfig, LogFormat, StoreKind};
 use crate::engine::Engine;
+use crate::store::redis;
 
 /// Runs the gateway that `config` describes.
 pub(super) async fn run(config: Config) -> Result<(), CliError> {
     start_log(&config.log);
-    let engine = Arc::new(Engine::open(&config)?);
+    let engine = Arc::new(Engine::open(&config).await?);
     let address = config.server.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| CliError::Listen { address, source })?;
@@ -48,7 +49,7 @@ pub(super) async fn run(config: Config) -> Result<(), CliError> {
     // The server ends within its own limit; whether it was cut off then matters to nobody any more.
     drop(server.await);
     ran?;
-    tracing::info!("Stopped; everything that was settled is on disk");
+    tracing::info!("Stopped; everything that was settled is in the store");
     Ok(())
 }
 
@@ -81,9 +82,10 @@ fn keep_new_key(path: &Path) -> Result<String, CliError> {
 }
 
 fn announce(config: &Config, address: std::net::SocketAddr, new_key: Option<&str>) {
-    let kept = match config.store.kind {
-        crate::config::StoreKind::Embedded => format!("in {}", config.store.data.display()),
-        crate::config::StoreKind::Memory => "in memory only: lost when this process ends".into(),
+    let kept = match &config.store.kind {
+        StoreKind::Embedded => format!("in {}", config.store.data.display()),
+        StoreKind::Memory => "in memory only: lost when this process ends".into(),
+        StoreKind::Redis(url) => format!("in {}", redis::without_password(url.reveal())),
     };
     eprintln!("Entrega {} listens on http://{address}; jobs are kept {kept}", env!("CARGO_PKG_VERSION"));
     if let Some(key) = new_key {

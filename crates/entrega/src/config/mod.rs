@@ -35,6 +35,7 @@ pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
 use crate::store::local::LocalOptions;
+use crate::store::redis::{self, RedisOptions, TimeOf};
 
 /// Every key with its default and what it is for.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -79,12 +80,14 @@ pub struct ServerConfig {
 }
 
 /// Where jobs are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// On disk, in this process.
     Embedded,
     /// Gone when the process ends.
     Memory,
+    /// In Redis, for several nodes; its address may carry a password.
+    Redis(Secret),
 }
 
 /// `[store]`: where jobs are safe.
@@ -100,6 +103,10 @@ pub struct StoreConfig {
     pub free_space_min_mib: u64,
     /// Whether dead letters that leave are written down.
     pub export_dead_letters: bool,
+    /// What every key in Redis begins with.
+    pub redis_prefix: String,
+    /// Whether a Redis is used that may lose or evict jobs.
+    pub allow_unsafe_redis: bool,
 }
 
 /// `[outbound]`: where calls may go.
@@ -228,13 +235,31 @@ impl Config {
 
     /// How the local store is set up.
     pub fn local_store(&self) -> LocalOptions {
-        let exports = self.store.export_dead_letters && self.store.kind == StoreKind::Embedded;
         LocalOptions {
             lanes: self.lanes.clone(),
             retention: self.store.retention,
             free_bytes_min: self.store.free_space_min_mib.saturating_mul(MIB),
-            export_dir: exports.then(|| self.store.data.join("dead-letters")),
+            export_dir: self.export_dir(),
         }
+    }
+
+    /// How the store in Redis at `url` is set up.
+    pub fn redis_store(&self, url: &Secret) -> RedisOptions {
+        RedisOptions {
+            url: url.reveal().to_owned(),
+            prefix: self.store.redis_prefix.clone(),
+            lanes: self.lanes.clone(),
+            retention: self.store.retention,
+            export_dir: self.export_dir(),
+            allow_unsafe: self.store.allow_unsafe_redis,
+            time_of: TimeOf::Server,
+            lease: None,
+        }
+    }
+
+    fn export_dir(&self) -> Option<PathBuf> {
+        let exports = self.store.export_dead_letters && self.store.kind != StoreKind::Memory;
+        exports.then(|| self.store.data.join("dead-letters"))
     }
 
     /// Where the operator's key is kept.
@@ -262,6 +287,8 @@ fn read_store(mut store: Section<'_>) -> Result<StoreConfig, ConfigError> {
         retention: store.get_default("retention")?.duration()?,
         free_space_min_mib: store.get_default("free_space_min_mib")?.number(0..=1 << 30)?,
         export_dead_letters: store.get_default("export_dead_letters")?.flag()?,
+        redis_prefix: read_prefix(store.get_default("redis_prefix")?)?,
+        allow_unsafe_redis: store.get_default("allow_unsafe_redis")?.flag()?,
     };
     store.finish()?;
     Ok(read)
@@ -269,10 +296,24 @@ fn read_store(mut store: Section<'_>) -> Result<StoreConfig, ConfigError> {
 
 fn read_kind(kind: Given<'_>) -> Result<StoreKind, ConfigError> {
     let text = kind.text()?;
-    if text.starts_with("redis://") || text.starts_with("rediss://") {
-        return Err(kind.must_be("\"embedded\" or \"memory\"; the Redis store is not in this build yet"));
+    match text.as_str() {
+        "embedded" => Ok(StoreKind::Embedded),
+        "memory" => Ok(StoreKind::Memory),
+        url if url.starts_with("redis") => match redis::check_url(url) {
+            Ok(()) => Ok(StoreKind::Redis(Secret(text))),
+            Err(error) => Err(kind.must_be(error.to_string())),
+        },
+        _ => Err(kind.must_be("\"embedded\", \"memory\" or an address such as \"redis://localhost:6379\"")),
     }
-    kind.choice(&print::STORES)
+}
+
+fn read_prefix(prefix: Given<'_>) -> Result<String, ConfigError> {
+    let text = prefix.text()?;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    match (1..=64).contains(&text.len()) && text.chars().all(is_allowed) {
+        true => Ok(text),
+        false => Err(prefix.must_be("1 to 64 letters, digits and -_.:")),
+    }
 }
 
 fn read_path(path: Given<'_>) -> Result<PathBuf, ConfigError> {

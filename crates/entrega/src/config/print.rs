@@ -10,8 +10,8 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane};
+use crate::store::redis;
 
-pub(super) const STORES: [(&str, StoreKind); 2] = [("embedded", StoreKind::Embedded), ("memory", StoreKind::Memory)];
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
     [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
 
@@ -54,11 +54,13 @@ impl Config {
     fn store_table(&self) -> Table {
         let store = &self.store;
         table([
-            ("kind", word(&STORES, store.kind)),
+            ("kind", Value::from(store_kind(&store.kind))),
             ("data", Value::from(store.data.to_string_lossy().as_ref())),
             ("retention", duration(store.retention)),
             ("free_space_min_mib", number(store.free_space_min_mib)),
             ("export_dead_letters", Value::from(store.export_dead_letters)),
+            ("redis_prefix", Value::from(store.redis_prefix.as_str())),
+            ("allow_unsafe_redis", Value::from(store.allow_unsafe_redis)),
         ])
     }
 
@@ -75,6 +77,15 @@ impl Config {
             table.insert("ca_file".into(), Value::from(file.to_string_lossy().as_ref()));
         }
         table
+    }
+}
+
+/// Which store; of an address everything but the password.
+fn store_kind(kind: &StoreKind) -> String {
+    match kind {
+        StoreKind::Embedded => "embedded".into(),
+        StoreKind::Memory => "memory".into(),
+        StoreKind::Redis(url) => redis::without_password(url.reveal()),
     }
 }
 

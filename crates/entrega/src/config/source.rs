@@ -42,6 +42,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// `--store`
     pub store: Option<String>,
+    /// `--allow-unsafe-redis`
+    pub allow_unsafe_redis: bool,
     /// `--insecure-listen`
     pub insecure_listen: bool,
     /// `--dev`: plain HTTP and destinations on this machine.
@@ -101,10 +103,12 @@ fn flags(options: &Options) -> impl Iterator<Item = (&'static str, &'static str,
     let listen = options.listen.map(|address| Value::from(address.to_string()));
     let store = options.store.as_deref().map(Value::from);
     let insecure_listen = options.insecure_listen.then_some(Value::from(true));
+    let allow_unsafe_redis = options.allow_unsafe_redis.then_some(Value::from(true));
     [
         data.map(|value| ("--data", "store", "data", value)),
         listen.map(|value| ("--listen", "server", "listen", value)),
         store.map(|value| ("--store", "store", "kind", value)),
+        allow_unsafe_redis.map(|value| ("--allow-unsafe-redis", "store", "allow_unsafe_redis", value)),
         insecure_listen.map(|value| ("--insecure-listen", "server", "insecure_listen", value)),
     ]
     .into_iter()

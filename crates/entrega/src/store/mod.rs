@@ -4,22 +4,30 @@
 //!
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`]: the verbs; [`Store`] is all of them
-//! - `view`: what the verbs take and give
+//! - `view`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
+//! - `redis`: any number of processes share it
+//! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
+mod export;
 pub mod local;
+mod paging;
+mod records;
+pub mod redis;
 mod view;
+mod waiters;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use entrega_core::dead_letter::{DeadLetter, NoReplay};
+use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, NoReplay};
 use entrega_core::id::JobId;
 use entrega_core::job::Job;
 use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use tokio::sync::Notify;
 
+use self::view::Held;
 pub use self::view::*;
 
 /// Everything a store does.
@@ -127,6 +135,8 @@ pub trait Registry: Send + Sync + 'static {
     async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError>;
     /// All replays, newest first.
     async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError>;
+    /// The replays under way that this process carries on: of several nodes, one does. Asked often, so cheap.
+    async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError>;
 }
 
 /// A verb that could not be carried out.
@@ -157,6 +167,26 @@ pub enum StoreError {
     /// The disk answered with an error.
     #[error("the store could not be read")]
     Disk(#[from] local::DiskError),
+    /// A server that the store needs does not answer; it may soon.
+    #[error("the store cannot be reached: {reason}; try again")]
+    Unreachable {
+        /// What was tried and what came of it.
+        reason: String,
+    },
+    /// The store's memory is used up; deliveries go on and make room.
+    #[error("the store's memory is full; new work is taken again when enough has been delivered")]
+    MemoryFull,
+    /// The store answered with something that this program does not understand.
+    #[error("the store's answer to {doing} cannot be understood: {reason}")]
+    Answer {
+        /// What was asked.
+        doing: &'static str,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// A settlement that could not be kept.
+    #[error(transparent)]
+    DeadLetter(#[from] BadDeadLetter),
 }
 
 /// A change that was not made.

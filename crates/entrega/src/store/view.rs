@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Body, Job, JobState, Priority};
-use entrega_core::lane::{Hold, LaneSizes, Left, TenantFigures, Ticket};
+use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::LanePolicy;
@@ -39,6 +39,19 @@ pub struct ClaimBatch {
     pub expired: Vec<Left>,
     /// When to ask again if nothing happens before.
     pub wake_at: Option<Time>,
+}
+
+/// Names an attempt in its settlement; what it holds is the store's own business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub(super) Held);
+
+/// How a store knows an attempt again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// By its place in the lane machine of this process.
+    Place(lane::Ticket),
+    /// By the fencing token of its lease.
+    Lease(u64),
 }
 
 /// A job to attempt.
@@ -77,6 +90,23 @@ pub struct Settlement {
     pub took: Duration,
     /// What is kept of the answer.
     pub answer: Option<KeptAnswer>,
+    /// Jobs of other lanes that this causes. They are kept in the same write, get in even where a lane is full, and
+    /// come once: their ids are known again.
+    pub causes: Vec<Job>,
+}
+
+impl Settlement {
+    /// Refuses what could not be kept, before anything has changed.
+    pub(super) fn check(&self) -> Result<(), BadDeadLetter> {
+        let job_id = self.job.id;
+        match &self.transition {
+            Transition::DeadLetter { failure } if failure.reason.trim().is_empty() => {
+                Err(BadDeadLetter::NoReason { job_id })
+            }
+            Transition::DeadLetter { .. } if self.attempts.is_empty() => Err(BadDeadLetter::NoAttempt { job_id }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is kept of a destination's answer.
@@ -201,7 +231,7 @@ pub struct Swept {
 /// How a store is.
 #[derive(Clone, Debug)]
 pub struct StoreHealth {
-    /// `embedded`, `memory`.
+    /// `embedded`, `memory`, `redis`.
     pub kind: &'static str,
     /// What a 2xx means here.
     pub durability: &'static str,
@@ -211,6 +241,23 @@ pub struct StoreHealth {
     pub refuses: Option<String>,
     /// Jobs whose record could not be read since the start.
     pub unreadable: u64,
+    /// How full a server's memory is, where one keeps the jobs.
+    pub memory: Option<MemoryUse>,
+    /// Settlements since the start that came after another node had taken the job over.
+    pub stale_settlements: u64,
+    /// Submissions since the start that the store itself refused, because it was full.
+    pub rejected_writes: u64,
+}
+
+/// How full a server's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// In use.
+    pub used_bytes: u64,
+    /// At most; 0 for no limit.
+    pub max_bytes: u64,
+    /// 0 well, 1 over 80 %, 2 over 90 %.
+    pub level: u8,
 }
 
 /// Which dead letters.

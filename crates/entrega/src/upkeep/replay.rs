@@ -23,8 +23,7 @@ pub(super) struct Replayer {
 impl Replayer {
     /// Lets every run go on by as much as its pace allows. One that cannot does not keep the others from it.
     pub(super) async fn turn(&mut self, engine: &Engine) -> Result<(), StoreError> {
-        let runs = engine.store.replay_runs().await?;
-        for run in runs.into_iter().filter(|run| run.status == ReplayStatus::Running) {
+        for run in engine.store.replays_to_carry_on().await? {
             let id = run.id.clone();
             if let Err(error) = self.go_on(engine, run).await {
                 tracing::error!(replayId = id, errorReason = %error, "A replay could not go on; it is tried again");

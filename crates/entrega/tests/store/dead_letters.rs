@@ -116,6 +116,7 @@ pub(crate) async fn a_refused_settlement_changes_nothing(f: &Fixture) {
         lesson: entrega_core::outcome::Lesson::Up,
         took: super::fixture::TOOK,
         answer: None,
+        causes: Vec::new(),
     });
     f.store.settle(&lane("http"), again.collect()).await.unwrap();
     f.store.flush().await.unwrap();

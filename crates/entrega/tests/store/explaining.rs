@@ -86,6 +86,7 @@ pub(crate) async fn breaker_and_retry_after_are_named_with_their_end(f: &Fixture
     let mut settlement = f.settlement(f.claim_one("throttled").await, retry);
     settlement.lesson = Lesson::Slower(Some(Duration::from_secs(20)));
     f.store.settle(&lane("throttled"), vec![settlement]).await.unwrap();
+    f.store.flush().await.unwrap();
     let waiting = f.add("throttled", "acme").await;
     assert_eq!(holds(f, waiting).await, [(GateKind::RetryAfter, Some(start + 20 * SECOND))]);
 }

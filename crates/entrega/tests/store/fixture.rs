@@ -2,6 +2,7 @@
 //! Invariant: nothing here knows which store it drives; time passes only by [`Fixture::advance`].
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,8 +80,9 @@ pub(crate) struct World {
     pub(crate) dir: Option<tempfile::TempDir>,
 }
 
-/// Makes a store; one of these per kind of store.
-pub(crate) type Make = fn(&Setup) -> World;
+/// Makes a store, or says that there is none to be had; one of these per kind of store.
+pub(crate) type Make = fn(Setup) -> Making;
+pub(crate) type Making = Pin<Box<dyn Future<Output = Option<World>> + Send>>;
 
 /// What a scenario gets.
 pub(crate) struct Fixture {
@@ -90,10 +92,11 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    pub(crate) fn new(make: Make) -> Fixture {
+    /// `None` where the store cannot be had.
+    pub(crate) async fn new(make: Make) -> Option<Fixture> {
         let setup = Setup::new();
-        let World { store, dir } = make(&setup);
-        Fixture { store, setup, _dir: dir }
+        let World { store, dir } = make(setup.clone()).await?;
+        Some(Fixture { store, setup, _dir: dir })
     }
 
     pub(crate) fn over(store: Arc<dyn Store>, setup: Setup) -> Fixture {
@@ -193,6 +196,7 @@ impl Fixture {
             lesson,
             took: TOOK,
             answer: None,
+            causes: Vec::new(),
         }
     }
 

@@ -3,10 +3,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore, LsmDisk};
+use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
 
-use super::fixture::{RETENTION, Setup, World};
+use super::fixture::{HOUR, Making, RETENTION, Setup, World};
+use crate::redis;
 
 /// One test per scenario, each against a fresh store.
 macro_rules! exercise {
@@ -123,8 +126,9 @@ macro_rules! exercise {
         $(mod $module {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $scenario() {
-                let fixture = crate::store::fixture::Fixture::new($make);
-                crate::store::$module::$scenario(&fixture).await;
+                if let Some(fixture) = crate::store::fixture::Fixture::new($make).await {
+                    crate::store::$module::$scenario(&fixture).await;
+                }
             })+
         })+
     };
@@ -136,15 +140,48 @@ mod memory {
 mod embedded {
     exercise!(crate::store::worlds::embedded);
 }
-
-fn in_memory(setup: &Setup) -> World {
-    let store = LocalStore::open(Box::new(HeapDisk::default()), setup.clock.clone(), options(setup)).unwrap();
-    World { store: Arc::new(store), dir: None }
+mod over_redis {
+    exercise!(crate::store::worlds::over_redis);
 }
 
-fn embedded(setup: &Setup) -> World {
-    let dir = tempfile::tempdir().unwrap();
-    World { store: open_embedded(dir.path(), setup), dir: Some(dir) }
+fn in_memory(setup: Setup) -> Making {
+    Box::pin(async move {
+        let store = open_over(HeapDisk::default(), &setup);
+        Some(World { store, dir: None })
+    })
+}
+
+fn embedded(setup: Setup) -> Making {
+    Box::pin(async move {
+        let dir = tempfile::tempdir().unwrap();
+        Some(World { store: open_embedded(dir.path(), &setup), dir: Some(dir) })
+    })
+}
+
+/// Stores with prefixes of their own on one server; `None` where there is no server to be had.
+fn over_redis(setup: Setup) -> Making {
+    Box::pin(async move {
+        if redis::is_left_out() {
+            return None;
+        }
+        let store = RedisStore::open(redis_options(&setup, redis::shared()), setup.clock.clone()).await.unwrap();
+        Some(World { store: Arc::new(store), dir: None })
+    })
+}
+
+/// How the Redis stores of this suite are set up: the time is the test's, so a lease must outlast whatever it lets pass.
+pub(crate) fn redis_options(setup: &Setup, server: &redis::RedisServer) -> RedisOptions {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    RedisOptions {
+        url: server.url(),
+        prefix: format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+        lanes: setup.lanes.clone(),
+        retention: RETENTION,
+        export_dir: None,
+        allow_unsafe: false,
+        time_of: TimeOf::Node,
+        lease: Some(365 * 24 * HOUR),
+    }
 }
 
 /// Opens the embedded store in a directory.

@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub(super) async fn run(args: DemoArgs, out: &mut Out) -> Result<(), CliError> {
     let folder = Folder::new()?;
     let flaky = Flaky::start().await.map_err(CliError::failed)?;
-    let engine = Arc::new(Engine::open(&config(&folder, &flaky, &args)?)?);
+    let engine = Arc::new(Engine::open(&config(&folder, &flaky, &args)?).await?);
     let shutdown = CancellationToken::new();
     let address = serve_api(&engine, &args, &shutdown).await?;
     let running = {

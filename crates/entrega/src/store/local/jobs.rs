@@ -18,8 +18,8 @@ use super::records::{self, Live, id_key};
 use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
-    ChangeError, ClaimBatch, ClaimedJob, JobFilter, JobStore, JobView, LaneView, Page, Paged, Settlement, StoreError,
-    StoreHealth, Submitted, Swept,
+    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, Page, Paged, Settlement,
+    StoreError, StoreHealth, Submitted, Swept, Ticket,
 };
 
 #[async_trait]
@@ -27,6 +27,7 @@ impl JobStore for LocalStore {
     async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
         let shared = &self.shared;
         if shared.is_full.load(Ordering::Relaxed) {
+            shared.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(shared.disk_full());
         }
         let prepared = jobs.iter().map(|job| prepare(shared, job)).collect::<Result<Vec<_>, _>>()?;
@@ -217,6 +218,9 @@ impl JobStore for LocalStore {
             failure: self.shared.failure.borrow().clone(),
             refuses: is_full.then(|| self.shared.disk_full().to_string()),
             unreadable: self.shared.unreadable.load(Ordering::Relaxed),
+            memory: None,
+            stale_settlements: 0,
+            rejected_writes: self.shared.rejected.load(Ordering::Relaxed),
         }
     }
 
@@ -239,7 +243,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-fn prepare(shared: &Shared, job: &Job) -> Result<Prepared, StoreError> {
+pub(super) fn prepare(shared: &Shared, job: &Job) -> Result<Prepared, StoreError> {
     let lane = shared.lane(&job.lane)?.clone();
     let live = Live::of(job);
     Ok(Prepared { lane, waiting: live.waiting(job.id), live: records::encode(&live), job: records::encode_job(job) })
@@ -268,7 +272,7 @@ impl Shared {
             _ => records::load_history(&*self.disk, claimed.id)?,
         };
         Ok(ClaimedJob {
-            ticket: claimed.ticket,
+            ticket: Ticket(Held::Place(claimed.ticket)),
             job,
             attempt: claimed.attempt,
             generation: claimed.generation,

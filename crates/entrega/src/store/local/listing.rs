@@ -11,6 +11,7 @@ use entrega_core::time::Time;
 use super::Shared;
 use super::disk::{DiskError, Order, Table};
 use super::records::{self, Live, Stored};
+use crate::store::paging::{Found, merge};
 use crate::store::{JobFilter, JobView, Page, Paged};
 
 /// The most records of one table that a page looks at.
@@ -18,12 +19,6 @@ const LOOKED_AT_MAX: usize = 20_000;
 
 /// Turns a record that fits a filter into a row.
 type Fits<'a> = &'a dyn Fn(JobId, &[u8]) -> Result<Option<JobView>, DiskError>;
-
-/// Rows of one table, and how far down it was searched (`None`: to the end).
-struct Found {
-    rows: Vec<JobView>,
-    searched_to: Option<JobId>,
-}
 
 impl Shared {
     pub(super) fn view(&self, id: JobId) -> Result<Option<JobView>, DiskError> {
@@ -97,10 +92,10 @@ impl Shared {
             let fits = is_at_rest && is_wanted(&dead.lane, &dead.company_id) && in_state(JobState::Dlq);
             Ok(fits.then(|| records::view_of_dead(dead)))
         })?;
-        Ok(merge([live, ended, dead], page.limit))
+        Ok(merge(vec![live, ended, dead], page.limit, |view| view.job_id))
     }
 
-    fn find(&self, table: Table, page: Page<JobId>, fits: Fits<'_>) -> Result<Found, DiskError> {
+    fn find(&self, table: Table, page: Page<JobId>, fits: Fits<'_>) -> Result<Found<JobView>, DiskError> {
         let mut found = Found { rows: Vec::new(), searched_to: None };
         let mut looked_at = 0;
         let below = page.after.map(|id| *id.as_bytes());
@@ -123,19 +118,4 @@ impl Shared {
         })?;
         Ok(found)
     }
-}
-
-/// One page out of several tables: only as far down as every table was searched.
-fn merge(found: [Found; 3], limit: usize) -> Paged<JobView, JobId> {
-    let searched_to = found.iter().filter_map(|found| found.searched_to).max();
-    let mut items: Vec<_> = found.into_iter().flat_map(|found| found.rows).collect();
-    items.sort_by_key(|view| std::cmp::Reverse(view.job_id));
-    items.dedup_by_key(|view| view.job_id);
-    items.retain(|view| searched_to.is_none_or(|lowest| view.job_id >= lowest));
-    let next = match items.len() > limit {
-        true => items.get(limit.saturating_sub(1)).map(|last| last.job_id),
-        false => searched_to,
-    };
-    items.truncate(limit);
-    Paged { items, next }
 }

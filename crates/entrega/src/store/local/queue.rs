@@ -100,7 +100,7 @@ mod tests {
 
     fn settlement() -> Command {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        Command::Settle { batch: Batch::default(), ended: Vec::new(), retries: Vec::new(), permit }
+        Command::Settle { batch: Batch::default(), ended: Vec::new(), retries: Vec::new(), causes: Vec::new(), permit }
     }
 
     fn change() -> (Command, oneshot::Receiver<()>) {

@@ -8,15 +8,12 @@
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `format` | JSON |
 //!
-//! Invariant: a binary record begins with its version and kind. The end of a job takes the place of what it carried, so
-//! that a body is not kept once it is delivered, and ending a job is two writes: this one, and one to leave the index. A dead letter and whatever an operator set up is JSON, because
-//! it is rarely written and should be readable in twenty years.
-
-use std::collections::BTreeMap;
+//! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
+//! to leave the index.
 
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
-use entrega_core::job::{Attempt, Job, JobState, Payload, Priority};
+use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::Waiting;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
@@ -24,12 +21,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, DiskError, Key, Table};
-use crate::store::{JobView, KeptAnswer};
-
-/// Version 1 of every binary record but [`Ended`].
-const VERSION: u8 = 1;
-/// Version 1 of [`Ended`], which stands in the same table as [`Job`].
-const ENDED_VERSION: u8 = 2;
+use crate::store::records::{self, BadRecord};
+pub(super) use crate::store::records::{
+    Ended, carry_on, dead_letter, destination, encode, encode_ended, encode_job, encode_json, is_ended, view_of_dead,
+};
 
 /// The index entry of a job that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,147 +70,34 @@ impl Live {
     }
 }
 
-/// What is known of a job that ended. The body is gone by then: it was delivered, or it is in the dead letter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) lane: LaneName,
-    pub(super) tenant: TenantName,
-    pub(super) priority: Priority,
-    pub(super) state: JobState,
-    pub(super) reason: Option<String>,
-    pub(super) destination: Option<String>,
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) accepted_at: Time,
-    pub(super) ended_at: Time,
-    pub(super) generation: u8,
-    pub(super) attempts: Vec<Attempt>,
-    pub(super) answer: Option<KeptAnswer>,
-}
-
-impl Ended {
-    pub(super) fn of(job: Job, state: JobState, now: Time, generation: u8) -> Ended {
-        Ended {
-            destination: destination(&job),
-            lane: job.lane,
-            tenant: job.tenant,
-            priority: job.priority,
-            state,
-            reason: None,
-            labels: job.labels,
-            accepted_at: job.accepted_at,
-            ended_at: now,
-            generation,
-            attempts: Vec::new(),
-            answer: None,
-        }
-    }
-
-    /// The end of a job whose record cannot be read: what its index entry knows.
-    pub(super) fn of_unreadable(id: JobId, live: Live, state: JobState, now: Time) -> Ended {
-        Ended {
-            lane: live.lane,
-            tenant: live.tenant,
-            priority: live.priority,
-            state,
-            reason: None,
-            destination: None,
-            labels: BTreeMap::new(),
-            accepted_at: id.made_at(),
-            ended_at: now,
-            generation: live.generation,
-            attempts: Vec::new(),
-            answer: None,
-        }
-    }
-
-    pub(super) fn view(self, id: JobId) -> JobView {
-        JobView {
-            job_id: id,
-            lane: self.lane,
-            company_id: self.tenant,
-            priority: self.priority,
-            state: self.state,
-            reason: self.reason,
-            destination: self.destination,
-            labels: self.labels,
-            accepted_at: self.accepted_at,
-            due_at: None,
-            expires_at: None,
-            ended_at: Some(self.ended_at),
-            generation: self.generation,
-            attempts: self.attempts,
-            result: self.answer,
-        }
-    }
-}
-
-pub(super) fn destination(job: &Job) -> Option<String> {
-    match &job.payload {
-        Payload::Http(request) => Some(format!("{} {}", request.method, request.url)),
-        Payload::Opaque(_) => None,
-    }
-}
-
-/// A dead letter as a job.
-pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
-    let state = match dead.status {
-        entrega_core::dead_letter::DeadLetterStatus::Replayed => JobState::Done,
-        _ => JobState::Dlq,
-    };
-    JobView {
-        job_id: dead.job_id,
-        destination: destination(&dead.original_data),
-        lane: dead.lane,
-        company_id: dead.company_id,
-        priority: dead.original_data.priority,
+/// The end of a job whose record cannot be read: what its index entry knows.
+pub(super) fn end_of_unreadable(id: JobId, live: Live, state: JobState, now: Time) -> Ended {
+    Ended {
+        lane: live.lane,
+        tenant: live.tenant,
+        priority: live.priority,
         state,
-        reason: Some(dead.last_failure_reason),
-        labels: dead.original_data.labels,
-        accepted_at: dead.enqueued_at,
-        due_at: None,
-        expires_at: None,
-        ended_at: Some(dead.moved_to_dlq_at),
-        generation: dead.generation,
-        attempts: dead.attempts,
-        result: None,
+        reason: None,
+        destination: None,
+        labels: std::collections::BTreeMap::new(),
+        accepted_at: id.made_at(),
+        ended_at: now,
+        generation: live.generation,
+        attempts: Vec::new(),
+        answer: None,
     }
 }
 
-/// A job's record, in one allocation of about the right size.
-pub(super) fn encode_job(job: &Job) -> Vec<u8> {
-    let carried = match &job.payload {
-        Payload::Http(request) => request.url.len() + request.body.0.len(),
-        Payload::Opaque(body) => body.0.len(),
-    };
-    encode_into(job, Vec::with_capacity(256 + carried))
-}
-
-/// A binary record. Encoding plain data into memory cannot fail.
-pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    encode_into(record, Vec::with_capacity(192))
-}
-
-fn encode_into<T: Serialize>(record: &T, mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.push(VERSION);
-    postcard::to_extend(record, bytes).expect("plain data encodes")
+fn unreadable(table: Table) -> impl Fn(BadRecord) -> DiskError {
+    move |error| DiskError::Record { table: table.name(), reason: error.to_string() }
 }
 
 pub(super) fn decode<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, DiskError> {
-    let unreadable = |reason: String| DiskError::Record { table: table.name(), reason };
-    match bytes.split_first() {
-        Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|error| unreadable(error.to_string())),
-        Some((version, _)) => Err(unreadable(format!("version {version}, this program knows {VERSION}"))),
-        None => Err(unreadable("empty".into())),
-    }
-}
-
-/// Whatever is kept as JSON.
-pub(super) fn encode_json<T: Serialize>(record: &T) -> Vec<u8> {
-    serde_json::to_vec(record).expect("plain data encodes")
+    records::decode(bytes).map_err(unreadable(table))
 }
 
 pub(super) fn decode_json<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, DiskError> {
-    serde_json::from_slice(bytes).map_err(|error| DiskError::Record { table: table.name(), reason: error.to_string() })
+    records::decode_json(bytes).map_err(unreadable(table))
 }
 
 pub(super) fn id_key(id: JobId) -> Key {
@@ -240,20 +122,8 @@ pub(super) enum Stored {
     Ended(Ended),
 }
 
-pub(super) fn encode_ended(ended: &Ended) -> Vec<u8> {
-    let mut bytes = encode(ended);
-    bytes[0] = ENDED_VERSION;
-    bytes
-}
-
-/// Whether a record of the table `jobs` is the end of one; looking at one byte is cheaper than decoding.
-pub(super) fn is_ended(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&ENDED_VERSION)
-}
-
 pub(super) fn decode_ended(table: Table, bytes: &[u8]) -> Result<Ended, DiskError> {
-    let rest = bytes.get(1..).unwrap_or_default();
-    postcard::from_bytes(rest).map_err(|error| DiskError::Record { table: table.name(), reason: error.to_string() })
+    records::decode_ended(bytes).map_err(unreadable(table))
 }
 
 fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, DiskError> {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::{LocalStore, Shared, records};
-use crate::store::{ApiKey, Registry, ReplayRun, StoreError, TenantSettings, TenantView};
+use crate::store::{ApiKey, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView};
 
 #[derive(Default)]
 pub(super) struct Registered {
@@ -150,5 +150,11 @@ impl Registry for LocalStore {
         let mut runs: Vec<_> = self.shared.registered.read().replays.values().cloned().collect();
         runs.sort_by_key(|run| std::cmp::Reverse(run.created_at));
         Ok(runs)
+    }
+
+    async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        let registered = self.shared.registered.read();
+        let running = registered.replays.values().filter(|run| run.status == ReplayStatus::Running);
+        Ok(running.cloned().collect())
     }
 }

@@ -3,28 +3,25 @@
 
 use std::sync::atomic::Ordering;
 
-use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
-use entrega_core::decide::{Failure, Transition};
+use entrega_core::dead_letter::DeadLetter;
+use entrega_core::decide::Transition;
 use entrega_core::job::JobState;
-use entrega_core::lane::Next;
+use entrega_core::lane::{self, Next};
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 
 use super::disk::{Batch, DiskError, Table};
+use super::jobs::prepare;
 use super::records::{self, Ended, Live, id_key};
 use super::writer::{Command, Retried};
 use super::{Shared, leave_index};
-use crate::store::{Settlement, StoreError};
+use crate::store::{Held, Settlement, StoreError, Ticket};
 
-/// Refuses what could not be kept, before anything has changed.
-fn check(settlement: &Settlement) -> Result<(), DiskError> {
-    let job_id = settlement.job.id;
-    let refused = match &settlement.transition {
-        Transition::DeadLetter { failure } if failure.reason.trim().is_empty() => BadDeadLetter::NoReason { job_id },
-        Transition::DeadLetter { .. } if settlement.attempts.is_empty() => BadDeadLetter::NoAttempt { job_id },
-        _ => return Ok(()),
-    };
-    Err(DiskError::Record { table: "dead", reason: refused.to_string() })
+fn place(ticket: Ticket) -> lane::Ticket {
+    match ticket.0 {
+        Held::Place(place) => place,
+        Held::Lease(_) => panic!("a settlement with another store's ticket"),
+    }
 }
 
 impl Shared {
@@ -32,12 +29,15 @@ impl Shared {
         let lane = self.lane(lane)?;
         let permits = self.settle_permits.clone().acquire_many_owned(settlements.len() as u32).await;
         let permit = permits.map_err(|_| self.stopped())?;
-        settlements.iter().try_for_each(check)?;
+        settlements.iter().try_for_each(Settlement::check)?;
         let now = self.clock.now();
         let mut batch = Batch::default();
         let (mut leaving, mut retries, mut ended) = (Vec::new(), Vec::new(), Vec::new());
+        let causes = settlements.iter().flat_map(|settlement| &settlement.causes);
+        let causes = causes.map(|job| prepare(self, job)).collect::<Result<_, _>>()?;
         for settlement in settlements {
-            let Settlement { ticket, lesson, took, .. } = settlement;
+            let Settlement { lesson, took, .. } = settlement;
+            let ticket = place(settlement.ticket);
             match settlement.transition {
                 Transition::Retry { at, .. } => {
                     retries.push(Retried { lane: lane.clone(), ticket, at, lesson, took });
@@ -58,7 +58,7 @@ impl Shared {
                 assert!(was_running, "{ticket:?} was settled twice");
             }
         }
-        self.send(Command::Settle { batch, ended, retries, permit })
+        self.send(Command::Settle { batch, ended, retries, causes, permit })
     }
 
     fn write_settlement(&self, batch: &mut Batch, settlement: Settlement, now: Time) -> Result<(), DiskError> {
@@ -89,36 +89,16 @@ impl Shared {
                 leave_index(batch, id, had_history);
                 batch.remove(Table::Jobs, id_key(id));
                 let policy = self.lanes.get(&job.lane).map(|lane| lane.policy.dead_letters.clone()).unwrap_or_default();
-                let new = DeadLetter {
-                    job_id: id,
-                    company_id: job.tenant.clone(),
-                    lane: job.lane.clone(),
-                    enqueued_at: job.accepted_at,
-                    original_data: job,
-                    failed_attempts: attempts.len() as u32,
-                    last_failure_reason: String::new(),
-                    last_failure_code: None,
-                    last_failure_timestamp: now,
-                    moved_to_dlq_at: now,
-                    ttl: u64::try_from(policy.ttl.as_millis()).unwrap_or(u64::MAX),
-                    status: DeadLetterStatus::Pending,
-                    attempts,
-                    generation,
-                    discard_reason: None,
-                };
-                self.bury(batch, new, failure)?;
+                self.bury(batch, records::dead_letter(job, generation, attempts, failure, &policy, now))?;
             }
         }
         Ok(())
     }
 
     /// Writes a dead letter; one that came back carries its earlier attempts along.
-    fn bury(&self, batch: &mut Batch, mut dead: DeadLetter, failure: Failure) -> Result<(), DiskError> {
-        dead.last_failure_reason = failure.reason;
-        dead.last_failure_code = Some(failure.code);
+    fn bury(&self, batch: &mut Batch, mut dead: DeadLetter) -> Result<(), DiskError> {
         if let Some(earlier) = records::load_dead(&*self.disk, dead.job_id)? {
-            dead.failed_attempts += earlier.failed_attempts;
-            dead.attempts.splice(0..0, earlier.attempts);
+            records::carry_on(&mut dead, earlier);
         }
         dead.check().map_err(|error| DiskError::Record { table: "dead", reason: error.to_string() })?;
         self.put_dead(batch, &dead);

@@ -2,8 +2,6 @@
 //! Invariant: a dead letter leaves only after it was written down in the export file of the day (unless that is
 //! switched off); one that is being replayed stays.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +11,7 @@ use entrega_core::id::JobId;
 use super::Shared;
 use super::disk::{Batch, DiskError, Order, Table};
 use super::records::{self, id_key};
-use crate::store::{StoreError, Swept};
+use crate::store::{StoreError, Swept, export};
 
 /// The most that one sweep takes away.
 const SWEPT_MAX: usize = 2_000;
@@ -88,22 +86,7 @@ impl Shared {
         if let Some(dir) = &self.options.export_dir
             && !leaving.is_empty()
         {
-            let day: String = self.clock.now().to_string().chars().take(10).collect();
-            let path = dir.join(format!("dlq-{day}.jsonl"));
-            let write = || -> std::io::Result<()> {
-                std::fs::create_dir_all(dir)?;
-                let mut file: File = OpenOptions::new().create(true).append(true).open(&path)?;
-                for (dead, _) in &leaving {
-                    let mut line = records::encode_json(dead);
-                    line.push(b'\n');
-                    file.write_all(&line)?;
-                }
-                file.sync_data()
-            };
-            write().map_err(|error| DiskError::Io {
-                doing: "writing the dead-letter export",
-                reason: error.to_string(),
-            })?;
+            export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead))?;
         }
         for (dead, _) in &leaving {
             self.dead.lock().remove(dead.job_id);

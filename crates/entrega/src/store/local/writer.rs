@@ -17,7 +17,7 @@ use entrega_core::time::Time;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::disk::{Batch, DiskError, Table};
-use super::records::id_key;
+use super::records::{self, id_key};
 use super::{LaneCell, Shared};
 use crate::store::Submitted;
 
@@ -47,7 +47,14 @@ pub(super) enum Command {
     /// New jobs.
     Submit { jobs: Vec<Prepared>, reply: oneshot::Sender<Vec<Submitted>>, permit: OwnedSemaphorePermit },
     /// Attempts that ended.
-    Settle { batch: Batch, ended: Vec<JobId>, retries: Vec<Retried>, permit: OwnedSemaphorePermit },
+    Settle {
+        batch: Batch,
+        ended: Vec<JobId>,
+        retries: Vec<Retried>,
+        /// Jobs of other lanes that they cause.
+        causes: Vec<Prepared>,
+        permit: OwnedSemaphorePermit,
+    },
     /// Anything else; its effect in memory has happened already, or is `then`.
     Change { batch: Batch, ended: Vec<JobId>, then: Option<Then>, reply: oneshot::Sender<()> },
     /// Nothing more comes.
@@ -104,6 +111,7 @@ impl Writer {
         let mut ended = Vec::new();
         let mut answers = Vec::new();
         let (mut retried, mut thens) = (Vec::new(), Vec::new());
+        let mut caused: Vec<Prepared> = Vec::new();
         for command in group {
             match command {
                 Command::Submit { jobs, reply, permit } => {
@@ -116,8 +124,11 @@ impl Writer {
                     }
                     answers.push(Answer::Submitted(reply, submitted, permit));
                 }
-                Command::Settle { batch: more, ended: ids, retries, permit } => {
+                Command::Settle { batch: more, ended: ids, retries, causes, permit } => {
                     batch.ops.extend(more.ops);
+                    for cause in causes {
+                        self.let_in(cause, &mut batch, &mut caused)?;
+                    }
                     ended.extend(ids);
                     retried.extend(retries);
                     answers.push(Answer::Settled(permit));
@@ -142,9 +153,28 @@ impl Writer {
             assert!(was_running, "{ticket:?} was settled twice");
             lane.wake.notify_one();
         }
+        for Prepared { lane, waiting, .. } in caused {
+            lane.machine.lock().restore(now, &waiting);
+            lane.wake.notify_one();
+        }
         thens.into_iter().for_each(|then| then(&self.shared));
         self.shared.waiters.tell(&ended);
         answers.into_iter().for_each(Answer::give);
+        Ok(())
+    }
+
+    /// Takes a job that another one caused: whatever the lane's size, and once.
+    fn let_in(&self, mut job: Prepared, batch: &mut Batch, caused: &mut Vec<Prepared>) -> Result<(), DiskError> {
+        let id = job.waiting.id;
+        let disk = &*self.shared.disk;
+        let is_known = caused.iter().any(|other| other.waiting.id == id)
+            || records::load_stored(disk, id)?.is_some()
+            || records::load_dead(disk, id)?.is_some();
+        if !is_known {
+            batch.put(Table::Jobs, id_key(id), std::mem::take(&mut job.job));
+            batch.put(Table::Live, id_key(id), std::mem::take(&mut job.live));
+            caused.push(job);
+        }
         Ok(())
     }
 

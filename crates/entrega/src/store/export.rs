@@ -1,0 +1,33 @@
+//! The export of dead letters that leave: one file a day, one entry a line.
+//! Invariant: when it returns, the entries are synced; who forgets them afterwards loses nothing.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use entrega_core::dead_letter::DeadLetter;
+use entrega_core::time::Time;
+
+use super::local::DiskError;
+use super::records;
+
+/// Adds entries to the file of the day.
+pub(super) fn write_down<'a>(
+    dir: &Path,
+    now: Time,
+    leaving: impl Iterator<Item = &'a DeadLetter>,
+) -> Result<(), DiskError> {
+    let day: String = now.to_string().chars().take(10).collect();
+    let path = dir.join(format!("dlq-{day}.jsonl"));
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+        for dead in leaving {
+            let mut line = records::encode_json(dead);
+            line.push(b'\n');
+            file.write_all(&line)?;
+        }
+        file.sync_data()
+    };
+    write().map_err(|error| DiskError::Io { doing: "writing the dead-letter export", reason: error.to_string() })
+}

@@ -1,0 +1,214 @@
+//! The records that every store keeps of a job: what it carries until it ends, what is known of it after.
+//! Invariant: a binary record begins with its version. The body of a job is not kept once it has ended: it was
+//! delivered, or it is in the dead letter. A dead letter, and whatever an operator set up, is JSON: rarely written, and
+//! to be readable in twenty years.
+//! Never: knows where records are kept.
+
+use std::collections::BTreeMap;
+
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::decide::Failure;
+use entrega_core::id::JobId;
+use entrega_core::job::{Attempt, Job, JobState, Payload, Priority};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::DeadLetterPolicy;
+use entrega_core::time::Time;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{JobView, KeptAnswer};
+
+/// Version 1 of every binary record but [`Ended`].
+const VERSION: u8 = 1;
+/// Version 1 of [`Ended`], which stands in the same place as [`Job`].
+const ENDED_VERSION: u8 = 2;
+
+/// A record that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadRecord {
+    #[error("{0}")]
+    Binary(#[from] postcard::Error),
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    #[error("version {found}, this program knows {VERSION}")]
+    Version { found: u8 },
+    #[error("empty")]
+    Empty,
+}
+
+/// What is known of a job that ended. The body is gone by then: it was delivered, or it is in the dead letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) lane: LaneName,
+    pub(super) tenant: TenantName,
+    pub(super) priority: Priority,
+    pub(super) state: JobState,
+    pub(super) reason: Option<String>,
+    pub(super) destination: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) accepted_at: Time,
+    pub(super) ended_at: Time,
+    pub(super) generation: u8,
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) answer: Option<KeptAnswer>,
+}
+
+impl Ended {
+    pub(super) fn of(job: Job, state: JobState, now: Time, generation: u8) -> Ended {
+        Ended {
+            destination: destination(&job),
+            lane: job.lane,
+            tenant: job.tenant,
+            priority: job.priority,
+            state,
+            reason: None,
+            labels: job.labels,
+            accepted_at: job.accepted_at,
+            ended_at: now,
+            generation,
+            attempts: Vec::new(),
+            answer: None,
+        }
+    }
+
+    pub(super) fn view(self, id: JobId) -> JobView {
+        JobView {
+            job_id: id,
+            lane: self.lane,
+            company_id: self.tenant,
+            priority: self.priority,
+            state: self.state,
+            reason: self.reason,
+            destination: self.destination,
+            labels: self.labels,
+            accepted_at: self.accepted_at,
+            due_at: None,
+            expires_at: None,
+            ended_at: Some(self.ended_at),
+            generation: self.generation,
+            attempts: self.attempts,
+            result: self.answer,
+        }
+    }
+}
+
+pub(super) fn destination(job: &Job) -> Option<String> {
+    match &job.payload {
+        Payload::Http(request) => Some(format!("{} {}", request.method, request.url)),
+        Payload::Opaque(_) => None,
+    }
+}
+
+/// A dead letter as a job.
+pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
+    let state = match dead.status {
+        DeadLetterStatus::Replayed => JobState::Done,
+        _ => JobState::Dlq,
+    };
+    JobView {
+        job_id: dead.job_id,
+        destination: destination(&dead.original_data),
+        lane: dead.lane,
+        company_id: dead.company_id,
+        priority: dead.original_data.priority,
+        state,
+        reason: Some(dead.last_failure_reason),
+        labels: dead.original_data.labels,
+        accepted_at: dead.enqueued_at,
+        due_at: None,
+        expires_at: None,
+        ended_at: Some(dead.moved_to_dlq_at),
+        generation: dead.generation,
+        attempts: dead.attempts,
+        result: None,
+    }
+}
+
+/// The entry of a job that gave up.
+pub(super) fn dead_letter(
+    job: Job,
+    generation: u8,
+    attempts: Vec<Attempt>,
+    failure: Failure,
+    policy: &DeadLetterPolicy,
+    now: Time,
+) -> DeadLetter {
+    DeadLetter {
+        job_id: job.id,
+        company_id: job.tenant.clone(),
+        lane: job.lane.clone(),
+        enqueued_at: job.accepted_at,
+        original_data: job,
+        failed_attempts: attempts.len() as u32,
+        last_failure_reason: failure.reason,
+        last_failure_code: Some(failure.code),
+        last_failure_timestamp: now,
+        moved_to_dlq_at: now,
+        ttl: u64::try_from(policy.ttl.as_millis()).unwrap_or(u64::MAX),
+        status: DeadLetterStatus::Pending,
+        attempts,
+        generation,
+        discard_reason: None,
+    }
+}
+
+/// An entry that came back carries its earlier attempts along.
+pub(super) fn carry_on(dead: &mut DeadLetter, earlier: DeadLetter) {
+    dead.failed_attempts += earlier.failed_attempts;
+    dead.attempts.splice(0..0, earlier.attempts);
+}
+
+/// About how much a job carries.
+pub(super) fn carried_bytes(job: &Job) -> usize {
+    match &job.payload {
+        Payload::Http(request) => request.url.len() + request.body.0.len(),
+        Payload::Opaque(body) => body.0.len(),
+    }
+}
+
+/// A job's record, in one allocation of about the right size.
+pub(super) fn encode_job(job: &Job) -> Vec<u8> {
+    encode_into(job, Vec::with_capacity(256 + carried_bytes(job)))
+}
+
+/// A binary record. Encoding plain data into memory cannot fail.
+pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    encode_into(record, Vec::with_capacity(192))
+}
+
+fn encode_into<T: Serialize>(record: &T, mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.push(VERSION);
+    postcard::to_extend(record, bytes).expect("plain data encodes")
+}
+
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadRecord> {
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => Ok(postcard::from_bytes(rest)?),
+        Some((&found, _)) => Err(BadRecord::Version { found }),
+        None => Err(BadRecord::Empty),
+    }
+}
+
+/// Whatever is kept as JSON.
+pub(super) fn encode_json<T: Serialize>(record: &T) -> Vec<u8> {
+    serde_json::to_vec(record).expect("plain data encodes")
+}
+
+pub(super) fn decode_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadRecord> {
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+pub(super) fn encode_ended(ended: &Ended) -> Vec<u8> {
+    let mut bytes = encode(ended);
+    bytes[0] = ENDED_VERSION;
+    bytes
+}
+
+/// Whether a record is the end of a job; looking at one byte is cheaper than decoding.
+pub(super) fn is_ended(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&ENDED_VERSION)
+}
+
+pub(super) fn decode_ended(bytes: &[u8]) -> Result<Ended, BadRecord> {
+    Ok(postcard::from_bytes(bytes.get(1..).unwrap_or_default())?)
+}

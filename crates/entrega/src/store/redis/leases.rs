@@ -1,0 +1,68 @@
+//! Leases: at most one node holds a job.
+//! Invariant: an attempt under way has its lease renewed in time; one that was lost is known to be.
+//! Never: stops an attempt; its settlement will change nothing.
+
+use std::sync::Arc;
+
+use entrega_core::id::JobId;
+use entrega_core::time::Time;
+
+use super::answer::Reader;
+use super::script::{Call, Verb};
+use super::{LaneCell, Shared};
+
+/// Leases are looked at so many times in the length of one.
+const LOOKS_PER_LEASE: u32 = 12;
+/// Renewed when this part of it has passed.
+const RENEWED_AFTER: u32 = 3;
+/// Leases in one call.
+const CALL_LEASES: usize = 500;
+
+/// A lease on a job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) token: u64,
+    pub(super) renewed_at: Time,
+}
+
+/// Renews leases until the store is dropped.
+pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
+    loop {
+        tokio::time::sleep(lane.lease / LOOKS_PER_LEASE).await;
+        if let Err(reason) = shared.renew(&lane).await {
+            tracing::warn!(lane = %lane.name, errorReason = reason, "Leases could not be renewed; it is tried again");
+        }
+    }
+}
+
+impl Shared {
+    async fn renew(&self, lane: &LaneCell) -> Result<(), String> {
+        let now = self.clock.now();
+        let old: Vec<(JobId, Lease)> = {
+            let leases = lane.turns.leases.lock();
+            let is_old = |lease: &Lease| now.since(lease.renewed_at) >= lane.lease / RENEWED_AFTER;
+            leases.iter().filter(|(_, lease)| is_old(lease)).map(|(id, lease)| (*id, *lease)).collect()
+        };
+        for some in old.chunks(CALL_LEASES) {
+            let length = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
+            let call = Call::new(self, lane, Verb::Extend).arg(length);
+            let call = some.iter().fold(call, |call, (id, lease)| call.arg(id.as_bytes()).arg(lease.token));
+            let lost = call.make(self).await.map_err(|error| error.to_string())?;
+            let lost = Reader("renewing leases").ids(lost).map_err(|error| error.to_string())?;
+            self.note_renewed(lane, some, &lost, now);
+        }
+        Ok(())
+    }
+
+    fn note_renewed(&self, lane: &LaneCell, asked: &[(JobId, Lease)], lost: &[JobId], now: Time) {
+        let mut leases = lane.turns.leases.lock();
+        for (id, lease) in asked {
+            let Some(kept) = leases.get_mut(id).filter(|kept| kept.token == lease.token) else { continue };
+            kept.renewed_at = now;
+            if lost.contains(id) {
+                leases.remove(id);
+                tracing::warn!(lane = %lane.name, jobId = %id, "A lease ended while its attempt was under way; another node may have the job");
+            }
+        }
+    }
+}

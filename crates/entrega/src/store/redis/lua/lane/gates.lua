@@ -1,0 +1,104 @@
+-- Whatever may hold jobs back, before a lane or before one tenant: throttle, cadence, breaker, an asked-for pause.
+
+local function gate_of(scope, kept, starts)
+  local throttle, breaker, cadence = policy.throttle, policy.breaker, nil
+  if throttle and throttle.scope ~= scope then throttle = nil end
+  if breaker and breaker.scope ~= scope then breaker = nil end
+  if scope == 'lane' then cadence = policy.cadence end
+  if not (throttle or breaker or cadence) then return nil end
+  return { kept = kept, starts = starts, throttle = throttle, breaker = breaker, cadence = cadence }
+end
+
+local lane_gate = gate_of('lane', state.gate, P .. 'starts')
+
+-- From when on the throttle allows the next start.
+local function throttle_next(gate)
+  if not gate.count then gate.count = redis.call('LLEN', gate.starts) end
+  if gate.count < gate.throttle.max then return 0 end
+  if not gate.oldest then gate.oldest = tonumber(redis.call('LINDEX', gate.starts, -gate.throttle.max)) end
+  return gate.oldest + gate.throttle.per
+end
+
+-- What holds a start now: its name and until when, `nil` for "until an attempt has ended".
+local function gate_hold(gate, running)
+  if not gate then return nil end
+  local kept = gate.kept
+  if gate.breaker then
+    if not kept.shut then
+      if running >= (kept.ramp or RAMP_FREE) then return 'breaker', nil end
+    elseif now < kept.till then
+      return 'breaker', kept.till
+    end
+  end
+  if now < (kept.not_before or 0) then return 'retry_after', kept.not_before end
+  if gate.throttle then
+    local next = throttle_next(gate)
+    if now < next then return 'throttle', next end
+  end
+  if gate.cadence and now < (kept.next or 0) then return 'cadence', kept.next end
+  return nil
+end
+
+local function gate_start(gate)
+  if not gate then return end
+  local kept = gate.kept
+  if gate.throttle then
+    throttle_next(gate)
+    while gate.count >= gate.throttle.max do
+      redis.call('LPOP', gate.starts)
+      gate.count = gate.count - 1
+    end
+    redis.call('RPUSH', gate.starts, now)
+    gate.count = gate.count + 1
+    gate.oldest = nil
+  end
+  if gate.cadence then kept.next = now + (kept.interval or gate.cadence.initial) end
+  if gate.breaker and kept.shut then
+    kept.shut = 'probing'
+    kept.till = now + gate.breaker.probe
+  end
+end
+
+local function breaker_learn(gate, lesson)
+  local kept, ramp = gate.kept, gate.kept.ramp or RAMP_FREE
+  if lesson == 'up' or lesson == 'slower' then
+    if not kept.shut then
+      kept.ramp = math.min(ramp * 2, RAMP_FREE)
+      kept.failures = 0
+    elseif kept.shut == 'probing' then
+      kept.ramp = 1
+      kept.failures = 0
+      kept.shut = nil
+    end
+  elseif lesson == 'down' then
+    local failures = (kept.failures or 0) + 1
+    if kept.shut == 'probing' or (not kept.shut and (failures >= gate.breaker.failures or ramp ~= RAMP_FREE)) then
+      kept.shut = 'open'
+      kept.till = now + gate.breaker.open
+    elseif not kept.shut then
+      kept.failures = failures
+    end
+  elseif kept.shut == 'probing' then
+    kept.shut = 'open'
+    kept.till = now
+  end
+end
+
+local function gate_learn(gate, lesson, pause, took)
+  if not gate then return end
+  local kept, cadence = gate.kept, gate.cadence
+  if lesson == 'slower' and pause >= 0 then
+    kept.not_before = math.max(kept.not_before or 0, now + math.min(pause, PAUSE_MAX))
+  end
+  if cadence then
+    local interval = kept.interval or cadence.initial
+    if lesson == 'slower' or took > cadence.slow_after then
+      kept.penalties = (kept.penalties or 0) + 1
+      kept.interval = math.min(interval * cadence.penalty, cadence.max)
+      kept.next = math.max(kept.next or 0, now + kept.interval)
+    elseif lesson == 'up' then
+      kept.interval = math.max(interval - cadence.step, cadence.min)
+    end
+  end
+  if gate.breaker then breaker_learn(gate, lesson) end
+end

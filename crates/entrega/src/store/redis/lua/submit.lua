@@ -1,0 +1,86 @@
+-- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before;
+-- then six per job: id, tenant, priority, due, expires, record.
+-- Answers one row each: `accepted`, `full`, `duplicate`, or what was pushed out: id, tenant, priority, state.
+
+local FIELDS = 6
+local is_sure = ARGV[4] == 'sure'
+local ids = {}
+for at = 5, #ARGV, FIELDS do ids[#ids + 1] = ARGV[at] end
+preload(ids)
+
+local staged = {}
+
+-- The newest of the least urgent kind that a newcomer may push out.
+local function victim(newcomer)
+  if not policy.preempt then return nil end
+  for priority = 2, newcomer + 1, -1 do
+    for at = #staged, 1, -1 do
+      local e = staged[at]
+      if not e.is_gone and e.priority == priority then return e end
+    end
+    write_arrivals(priority)
+    local id = redis.call('ZREVRANGE', P .. 'arrivals:' .. priority, 0, 0)[1]
+    if id then return entry(id) end
+  end
+  return nil
+end
+
+local function push_out(e)
+  local left = { e.id, e.tenant, e.priority, state_of(e) }
+  if e.is_staged then
+    e.is_gone = true
+    count(e, -1)
+    entries[e.id] = false
+  else
+    take_out(e)
+  end
+  drop(e.id, 'dropped', 'preempted: the lane was full and a more urgent job came')
+  return left
+end
+
+-- A job that must get in may have come, run and ended before.
+local function came_before(id)
+  return redis.call('HEXISTS', P .. 'jobs', id) == 1 or redis.call('HEXISTS', P .. 'mark', id) == 1
+end
+
+local answers, records, index = {}, {}, {}
+for at = 5, #ARGV, FIELDS do
+  local id, priority = ARGV[at], tonumber(ARGV[at + 2])
+  local answer = 'accepted'
+  if entries[id] or (is_sure and came_before(id)) then
+    answer = 'duplicate'
+  elseif not is_sure and waiting_in_all() >= policy.capacity then
+    local e = victim(priority)
+    answer = e and push_out(e) or 'full'
+  end
+  answers[#answers + 1] = answer
+  if answer ~= 'duplicate' and answer ~= 'full' then
+    local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = here(ARGV[at + 3]),
+      expires = here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '',
+      place = READY, is_staged = true }
+    enter(e.tenant)
+    entries[id] = e
+    count(e, 1)
+    staged[#staged + 1] = e
+    records[#records + 1] = id
+    records[#records + 1] = ARGV[at + 5]
+    index[#index + 1] = 0
+    index[#index + 1] = id
+  end
+end
+
+for _, e in ipairs(staged) do
+  if not e.is_gone then
+    e.is_staged = nil
+    count(e, -1)
+    arrive_last(e)
+    settle_in(e)
+  end
+end
+if #records > 0 then
+  call_many('HSET', P .. 'jobs', records)
+  call_many('ZADD', P .. 'index', index)
+  wake()
+  flush()
+end
+return answers

@@ -1,0 +1,249 @@
+//! What operators set up: keys, weights, replays under way.
+//! Invariant: keys are in memory, because every request asks for one; a change on any node reaches the others at once,
+//! or within seconds if its news is lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use entrega_core::lane::TenantFigures;
+use entrega_core::name::TenantName;
+use futures_util::future;
+use redis::Value;
+use serde::Serialize;
+
+use super::answer::{Reader, time};
+use super::link::store_error;
+use super::script::{Call, Verb};
+use super::{LaneCell, RedisStore, Shared, schema};
+use crate::store::{ApiKey, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView, records};
+
+/// How long a node carries replays on without saying so again.
+const LEAD: Duration = Duration::from_secs(3);
+const READING: Reader = Reader("the registry");
+
+#[derive(Default)]
+pub(super) struct Registered {
+    keys: BTreeMap<String, Arc<ApiKey>>,
+    keys_by_hash: HashMap<[u8; 32], Arc<ApiKey>>,
+    tenants: BTreeMap<TenantName, TenantSettings>,
+    /// Whether a replay was under way when the registry was last read.
+    has_replays: bool,
+}
+
+impl Registered {
+    fn read(&mut self, field: &str, value: &[u8]) -> Result<(), records::BadRecord> {
+        match field.split_once('/') {
+            Some(("key", _)) => {
+                let key: Arc<ApiKey> = Arc::new(records::decode_json(value)?);
+                self.keys_by_hash.insert(key.hash, key.clone());
+                self.keys.insert(key.id.clone(), key);
+            }
+            Some(("tenant", _)) => {
+                let settings: TenantSettings = records::decode_json(value)?;
+                self.tenants.insert(settings.tenant.clone(), settings);
+            }
+            Some(("replay", _)) => {
+                let run: ReplayRun = records::decode_json(value)?;
+                self.has_replays |= run.status == ReplayStatus::Running;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn registry_key(&self) -> String {
+        schema::registry(&self.options.prefix)
+    }
+
+    /// Refuses what a later version wrote.
+    pub(super) async fn check_format(&self) -> Result<(), StoreError> {
+        let key = self.registry_key();
+        let ours = schema::FORMAT.to_string();
+        self.link.ask(redis::cmd("HSETNX").arg(&key).arg("format").arg(&ours)).await?;
+        let found = READING.word(self.link.ask(redis::cmd("HGET").arg(&key).arg("format")).await?)?;
+        match found == ours {
+            true => Ok(()),
+            false => {
+                Err(READING
+                    .wrong(format!("the data has format {found}, this program knows {ours}; use a newer program")))
+            }
+        }
+    }
+
+    async fn fields(&self) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let answer = self.link.ask(redis::cmd("HGETALL").arg(self.registry_key())).await?;
+        let mut rows = READING.rows(answer)?.into_iter();
+        let mut fields = Vec::new();
+        while let (Some(field), Some(value)) = (rows.next(), rows.next()) {
+            fields.push((READING.word(field)?, READING.bytes(value)?.unwrap_or_default()));
+        }
+        Ok(fields)
+    }
+
+    pub(super) async fn refresh_registry(&self) -> Result<(), StoreError> {
+        let mut registered = Registered::default();
+        for (field, value) in self.fields().await? {
+            if let Err(error) = registered.read(&field, &value) {
+                self.note_unreadable(&field, &error);
+            }
+        }
+        *self.registered.write() = registered;
+        Ok(())
+    }
+
+    /// Lanes that are new know nothing of the weights that were set before.
+    pub(super) async fn apply_weights(&self) -> Result<(), StoreError> {
+        let tenants: Vec<_> = self.registered.read().tenants.values().cloned().collect();
+        for settings in tenants {
+            self.apply_weight(&settings).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply_weight(&self, settings: &TenantSettings) -> Result<(), StoreError> {
+        let weigh = |call: Call| call.arg(settings.tenant.as_str()).arg(settings.weight);
+        future::try_join_all(self.lanes.values().map(|lane| self.change(lane, "weigh", weigh))).await.map(drop)
+    }
+
+    async fn put(&self, field: String, value: &impl Serialize) -> Result<(), StoreError> {
+        let json = records::encode_json(value);
+        self.link.ask(redis::cmd("HSET").arg(self.registry_key()).arg(field).arg(json)).await.map(drop)
+    }
+
+    /// Tells the other nodes, and this one.
+    async fn announce(&self) -> Result<(), StoreError> {
+        let news = schema::news(&self.options.prefix);
+        self.link.ask(redis::cmd("PUBLISH").arg(news).arg("registry")).await?;
+        self.refresh_registry().await
+    }
+
+    async fn runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        let fields = self.fields().await?.into_iter().filter(|(field, _)| field.starts_with("replay/"));
+        let read = |(field, value): (String, Vec<u8>)| {
+            let run = records::decode_json::<ReplayRun>(&value);
+            run.inspect_err(|error| self.note_unreadable(&field, error)).ok()
+        };
+        let mut runs: Vec<_> = fields.filter_map(read).collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(run.created_at));
+        Ok(runs)
+    }
+
+    /// Whether this node is the one that carries replays on.
+    async fn leads(&self) -> Result<bool, StoreError> {
+        let key = format!("{}:replayer", self.options.prefix);
+        let lead = LEAD.as_millis() as u64;
+        let set = redis::cmd("SET").arg(&key).arg(&self.node).arg("NX").arg("PX").arg(lead).to_owned();
+        if self.link.ask(&set).await? != Value::Nil {
+            return Ok(true);
+        }
+        let leader = READING.text(self.link.ask(redis::cmd("GET").arg(&key)).await?)?;
+        if leader.as_ref() != Some(&self.node) {
+            return Ok(false);
+        }
+        self.link.ask(redis::cmd("PEXPIRE").arg(&key).arg(lead)).await?;
+        Ok(true)
+    }
+
+    async fn tenants_of(&self, lane: &LaneCell) -> Result<Vec<TenantView>, StoreError> {
+        let (mut cursor, mut rows) = ("0".to_owned(), BTreeMap::new());
+        loop {
+            let call = Call::new(self, lane, Verb::Figures).arg("tenants").arg(&cursor);
+            let [next, page] = READING.fields(call.make(self).await.map_err(|error| store_error(&error))?)?;
+            for row in READING.rows(page)? {
+                let (number, figures) = read_tenant(lane, row)?;
+                rows.insert(number, TenantView { lane: lane.name.clone(), figures });
+            }
+            cursor = READING.word(next)?;
+            if cursor == "0" {
+                return Ok(rows.into_values().collect());
+            }
+        }
+    }
+}
+
+/// A tenant and the place in which the lane first saw it.
+fn read_tenant(lane: &LaneCell, row: Value) -> Result<(u64, TenantFigures), StoreError> {
+    let [name, last, rounds, processed, streak, weight, running, number] = READING.fields(row)?;
+    let rounds = READING.number(&rounds)?;
+    let last = READING.number(&last)?;
+    let figures = TenantFigures {
+        tenant: READING.name(name)?,
+        last_processed_at: (last > 0).then(|| time(last)),
+        rounds_without_processing: rounds,
+        current_priority: lane.policy.fairness.priority(rounds),
+        total_processed: READING.number(&processed)?,
+        consecutive_batch_count: READING.small(&streak)?,
+        weight: READING.small(&weight)?,
+        running: READING.small(&running)?,
+    };
+    Ok((READING.number(&number)?, figures))
+}
+
+#[async_trait]
+impl Registry for RedisStore {
+    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.shared.put(format!("key/{}", key.id), &key).await?;
+        self.shared.announce().await
+    }
+
+    async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
+        let mut remove = redis::cmd("HDEL");
+        remove.arg(self.shared.registry_key()).arg(format!("key/{id}"));
+        let removed = READING.number(&self.shared.link.ask(&remove).await?)?;
+        self.shared.announce().await?;
+        Ok(removed == 1)
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.shared.refresh_registry().await?;
+        Ok(self.shared.registered.read().keys.values().map(|key| ApiKey::clone(key)).collect())
+    }
+
+    fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>> {
+        self.shared.registered.read().keys_by_hash.get(hash).cloned()
+    }
+
+    async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
+        self.shared.put(format!("tenant/{}", settings.tenant), &settings).await?;
+        self.shared.apply_weight(&settings).await?;
+        self.shared.announce().await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
+        let tenants = self.shared.lanes.values().map(|lane| self.shared.tenants_of(lane));
+        Ok(future::try_join_all(tenants).await?.into_iter().flatten().collect())
+    }
+
+    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
+        self.shared.put(format!("replay/{}", replay.id), &replay).await?;
+        // Its progress is nobody's news; that there is one, or no more, is.
+        let is_running = replay.status == ReplayStatus::Running;
+        let is_known = self.shared.registered.read().has_replays && is_running;
+        if is_known { Ok(()) } else { self.shared.announce().await }
+    }
+
+    async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.shared.registry_key()).arg(format!("replay/{id}"));
+        let found = READING.bytes(self.shared.link.ask(&get).await?)?;
+        let run = found.map(|json| records::decode_json(&json)).transpose();
+        run.map_err(|error| READING.wrong(error.to_string()))
+    }
+
+    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        self.shared.runs().await
+    }
+
+    async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        if !self.shared.registered.read().has_replays || !self.shared.leads().await? {
+            return Ok(Vec::new());
+        }
+        let mut runs = self.shared.runs().await?;
+        runs.retain(|run| run.status == ReplayStatus::Running);
+        Ok(runs)
+    }
+}

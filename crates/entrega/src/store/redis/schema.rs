@@ -1,0 +1,161 @@
+//! What is kept under which key.
+//!
+//! | key | holds |
+//! |---|---|
+//! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
+//! | `<prefix>:sweeper` | which node sweeps, for a moment |
+//! | `<prefix>:news` | channel: `wake <lane>`, `ended <id>`, `registry` |
+//!
+//! and for each lane, all beginning with `<prefix>:{<lane>}:`, so that a cluster would keep them together:
+//!
+//! | key | holds |
+//! |---|---|
+//! | `state` | what the lane knows as a whole (msgpack): sizes, rounds, gates, whether it is paused |
+//! | `live` | hash: id → the entry of a job that has not ended (packed, see `lua/lane/entries.lua`) |
+//! | `jobs` | hash: id → `J` and the job's record until it ends; then `E`, moment, state, tenant and what is known of it |
+//! | `history` | hash: id → failed attempts, until it ends |
+//! | `why` | hash: id → why it is blocked |
+//! | `ends` | hash: id → moment, state and reason of one that was dropped or cancelled, until a sweep puts it in `jobs` |
+//! | `index` | sorted set: every id that is known, for listings |
+//! | `arrivals:<priority>` | sorted set: waiting jobs, oldest first |
+//! | `queue:<priority>:<tenant>` | list: ready jobs |
+//! | `ring:<priority>` | list: tenants in line |
+//! | `tenants` | hash: tenant → its turns and gate (msgpack) |
+//! | `parked` | sorted set: tenants by when they may go again |
+//! | `starts`, `starts:<tenant>` | list: the last starts, for the throttle |
+//! | `delays` | sorted set: jobs by when they are due |
+//! | `leases` | sorted set: running jobs by when their lease ends |
+//! | `nodes` | hash: node → attempts under way |
+//! | `waited` | sorted set: jobs that somebody on some node waits for |
+//! | `dead` | hash: id → the dead letter as JSON, as it was buried |
+//! | `mark` | hash: id → what has happened to it since (msgpack) |
+//! | `tried` | hash: id → attempts of replays that were ended |
+//! | `dead:age` | sorted set: dead letters by age |
+//! | `dead:counts` | hash: tenant, code, hour → how many are open |
+//! | `outbox` | list: jobs for other lanes |
+//!
+//! Ids are their 16 bytes, moments are microseconds.
+
+use entrega_core::name::LaneName;
+use entrega_core::policy::{LanePolicy, OnFull, Scope};
+use serde::Serialize;
+use std::time::Duration;
+
+/// The version of all this; a program that knows only older ones must not touch it.
+pub(super) const FORMAT: u32 = 1;
+
+/// What scripts are told about a lane.
+pub(super) struct LaneKeys {
+    /// What its keys begin with.
+    pub(super) prefix: String,
+    /// Its policy as JSON.
+    pub(super) policy: String,
+}
+
+pub(super) fn registry(prefix: &str) -> String {
+    format!("{prefix}:registry")
+}
+
+pub(super) fn sweeper(prefix: &str) -> String {
+    format!("{prefix}:sweeper")
+}
+
+pub(super) fn news(prefix: &str) -> String {
+    format!("{prefix}:news")
+}
+
+impl LaneKeys {
+    pub(super) fn new(prefix: &str, lane: &LaneName, policy: &LanePolicy) -> LaneKeys {
+        let told = Told::of(prefix, lane, policy);
+        LaneKeys {
+            prefix: format!("{prefix}:{{{lane}}}:"),
+            policy: serde_json::to_string(&told).expect("plain data encodes"),
+        }
+    }
+
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
+
+/// The part of a policy that the scripts keep; moments and lengths in microseconds.
+#[derive(Serialize)]
+struct Told {
+    lane: String,
+    news: String,
+    capacity: u32,
+    preempt: bool,
+    concurrency: u32,
+    tenant_concurrency: u32,
+    turns: bool,
+    batch: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    throttle: Option<ToldThrottle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    breaker: Option<ToldBreaker>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cadence: Option<ToldCadence>,
+}
+
+#[derive(Serialize)]
+struct ToldThrottle {
+    max: u32,
+    per: f64,
+    scope: Scope,
+}
+
+#[derive(Serialize)]
+struct ToldBreaker {
+    failures: u32,
+    open: f64,
+    probe: f64,
+    scope: Scope,
+}
+
+#[derive(Serialize)]
+struct ToldCadence {
+    initial: f64,
+    min: f64,
+    max: f64,
+    slow_after: f64,
+    step: f64,
+    penalty: f64,
+}
+
+fn micros(length: Duration) -> f64 {
+    length.as_secs_f64() * 1_000_000.0
+}
+
+impl Told {
+    fn of(prefix: &str, lane: &LaneName, policy: &LanePolicy) -> Told {
+        Told {
+            lane: lane.to_string(),
+            news: news(prefix),
+            capacity: policy.capacity,
+            preempt: policy.on_full == OnFull::Preempt,
+            concurrency: policy.concurrency,
+            tenant_concurrency: policy.tenant_concurrency,
+            turns: policy.fairness.enable_round_robin,
+            batch: policy.fairness.max_jobs_per_tenant_batch,
+            throttle: policy.throttle.as_ref().map(|throttle| ToldThrottle {
+                max: throttle.max_requests,
+                per: micros(throttle.per),
+                scope: throttle.scope,
+            }),
+            breaker: policy.breaker.as_ref().map(|(breaker, scope)| ToldBreaker {
+                failures: breaker.failures,
+                open: micros(breaker.open),
+                probe: micros(breaker.probe_timeout),
+                scope: *scope,
+            }),
+            cadence: policy.cadence.as_ref().map(|cadence| ToldCadence {
+                initial: micros(cadence.initial),
+                min: micros(cadence.min),
+                max: micros(cadence.max),
+                slow_after: micros(cadence.slow_after),
+                step: micros(cadence.step),
+                penalty: cadence.penalty,
+            }),
+        }
+    }
+}

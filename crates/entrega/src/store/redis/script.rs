@@ -1,0 +1,120 @@
+//! Calling a script: which there are, and what every call carries.
+//! Invariant: scripts are loaded with every connection; a server that forgot one is given it again.
+
+use std::sync::LazyLock;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
+
+use super::{LaneCell, Shared, TimeOf};
+
+/// The rules, before every verb.
+const LANE: &str = concat!(
+    include_str!("lua/lane/head.lua"),
+    include_str!("lua/lane/state.lua"),
+    include_str!("lua/lane/entries.lua"),
+    include_str!("lua/lane/gates.lua"),
+    include_str!("lua/lane/turns.lua"),
+    include_str!("lua/lane/moves.lua"),
+    include_str!("lua/lane/dead.lua"),
+    include_str!("lua/lane/writing.lua"),
+);
+
+/// The verbs. Only new work is refused by a server whose memory is full; the rest makes room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Submit,
+    Turn,
+    Extend,
+    Change,
+    Look,
+    List,
+    Figures,
+    Sweep,
+}
+
+const VERBS: [(Verb, &str, &str); 8] = [
+    (Verb::Submit, "#!lua\n", include_str!("lua/submit.lua")),
+    (Verb::Turn, "#!lua flags=allow-oom\n", include_str!("lua/turn.lua")),
+    (Verb::Extend, "#!lua flags=allow-oom\n", include_str!("lua/extend.lua")),
+    (Verb::Change, "#!lua flags=allow-oom\n", include_str!("lua/change.lua")),
+    (Verb::Look, "#!lua flags=no-writes\n", include_str!("lua/look.lua")),
+    (Verb::List, "#!lua flags=no-writes\n", include_str!("lua/list.lua")),
+    (Verb::Figures, "#!lua flags=no-writes\n", include_str!("lua/figures.lua")),
+    (Verb::Sweep, "#!lua flags=allow-oom\n", include_str!("lua/sweep.lua")),
+];
+
+struct Loaded {
+    source: String,
+    hash: String,
+}
+
+static SCRIPTS: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
+    let load = |(_, flags, verb): &(Verb, &str, &str)| {
+        let source = format!("{flags}{LANE}{verb}");
+        let hash = Script::new(&source).get_hash().to_owned();
+        Loaded { source, hash }
+    };
+    VERBS.iter().map(load).collect()
+});
+
+fn loaded(verb: Verb) -> &'static Loaded {
+    &SCRIPTS[verb as usize]
+}
+
+/// Gives the server all scripts.
+pub(super) async fn load_all(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    for script in SCRIPTS.iter() {
+        redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<Value>(connection).await?;
+    }
+    Ok(())
+}
+
+/// A call of a verb on a lane; the verb's own arguments follow.
+pub(super) struct Call {
+    verb: Verb,
+    command: Cmd,
+}
+
+impl Call {
+    pub(super) fn new(shared: &Shared, lane: &LaneCell, verb: Verb) -> Call {
+        let now = shared.clock.now().as_micros();
+        let moment = match shared.options.time_of {
+            TimeOf::Server => 0,
+            TimeOf::Node => now,
+        };
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&loaded(verb).hash).arg(1).arg(&lane.keys.prefix);
+        command.arg(moment).arg(now).arg(&lane.keys.policy);
+        Call { verb, command }
+    }
+
+    pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Call {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Makes the call; an error says nothing about whether it took effect.
+    pub(super) async fn make(self, shared: &Shared) -> Result<Value, RedisError> {
+        match shared.link.call(&self.command).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let load = redis::cmd("SCRIPT").arg("LOAD").arg(&loaded(self.verb).source).to_owned();
+                shared.link.call(&load).await?;
+                shared.link.call(&self.command).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_finds_its_script() {
+        for (verb, _, source) in VERBS {
+            assert!(loaded(verb).source.ends_with(source), "{verb:?}");
+        }
+    }
+}

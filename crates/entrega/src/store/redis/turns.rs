@@ -1,0 +1,321 @@
+//! Turns at the server: settlements and claims of a lane, together in one call.
+//! Invariant: a settlement is kept until the server has taken it; repeating one is safe, because the second finds its
+//! lease gone. Nobody's attempt is forgotten by a call that failed or was given up.
+//! Never: gives up; a server that is gone is asked again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use entrega_core::decide::Transition;
+use entrega_core::id::JobId;
+use entrega_core::job::{Job, JobState};
+use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
+use parking_lot::Mutex;
+use redis::{RedisError, Value};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::answer::{Reader, micros, time};
+use super::leases::Lease;
+use super::script::{Call, Verb};
+use super::submits::read_left;
+use super::{LaneCell, Shared};
+use crate::store::records::{self, Ended};
+use crate::store::{ClaimBatch, ClaimedJob, Held, Settlement, StoreError, Ticket};
+
+/// Jobs that were attempted and whose settlement may be on its way at once.
+pub(super) const UNSETTLED_MAX: usize = 1024;
+/// Settlements in one call.
+const CALL_SETTLEMENTS: usize = 500;
+/// How long settlements wait for a claim to go along with.
+const GATHER: Duration = Duration::from_millis(2);
+/// How long a call that failed waits before it is made again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A settlement as the script takes it.
+struct Sending {
+    id: JobId,
+    token: u64,
+    becomes: &'static str,
+    lesson: Lesson,
+    took: Duration,
+    /// When it is tried again, or when it died.
+    at: Time,
+    record: Vec<u8>,
+    /// A code or a reason.
+    text: String,
+    expires: Time,
+    /// Jobs for other lanes, or nothing.
+    causes: Vec<u8>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What a node has in hand of a lane.
+pub(super) struct Turns {
+    waiting: Mutex<VecDeque<Sending>>,
+    some: Notify,
+    permits: Arc<Semaphore>,
+    pub(super) leases: Mutex<HashMap<JobId, Lease>>,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns {
+            waiting: Mutex::default(),
+            some: Notify::new(),
+            permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
+            leases: Mutex::default(),
+        }
+    }
+}
+
+/// Settlements that are being sent; they go back in line unless the server took them.
+struct Batch<'a> {
+    turns: &'a Turns,
+    sent: Vec<Sending>,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if !self.sent.is_empty() {
+            let mut waiting = self.turns.waiting.lock();
+            self.sent.drain(..).rev().for_each(|sending| waiting.push_front(sending));
+            self.turns.some.notify_one();
+        }
+    }
+}
+
+impl Turns {
+    fn take(&self) -> Batch<'_> {
+        let mut waiting = self.waiting.lock();
+        let count = waiting.len().min(CALL_SETTLEMENTS);
+        Batch { turns: self, sent: waiting.drain(..count).collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty()
+    }
+
+    /// Waits until everything handed in so far has been taken.
+    pub(super) async fn drained(&self) {
+        self.some.notify_one();
+        // Closed never: the permits are all there when nothing is on its way.
+        drop(self.permits.acquire_many(UNSETTLED_MAX as u32).await);
+    }
+}
+
+/// Sends settlements that no claim took along.
+pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
+    loop {
+        lane.turns.some.notified().await;
+        tokio::time::sleep(GATHER).await;
+        while !lane.turns.is_empty() {
+            if let Err(error) = shared.turn(&lane, 0).await {
+                tracing::warn!(lane = %lane.name, errorReason = %error, "Settlements could not be written; they are kept and tried again");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Hands settlements in. Waits when too many are on their way.
+    pub(super) async fn hand_in(&self, lane: &LaneCell, settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        settlements.iter().try_for_each(Settlement::check)?;
+        for settlement in &settlements {
+            settlement.causes.iter().try_for_each(|job| self.lane(&job.lane).map(drop))?;
+        }
+        for settlement in settlements {
+            let permit = lane.turns.permits.clone().acquire_owned().await;
+            let permit = permit.map_err(|_| StoreError::Stopped { reason: "it is shutting down".into() })?;
+            let sending = self.prepare(lane, settlement, permit).await;
+            lane.turns.waiting.lock().push_back(sending);
+        }
+        lane.turns.some.notify_one();
+        Ok(())
+    }
+
+    async fn prepare(&self, lane: &LaneCell, settlement: Settlement, permit: OwnedSemaphorePermit) -> Sending {
+        let now = self.clock.now();
+        let Settlement { ticket, job, generation, attempts, transition, lesson, took, answer, causes } = settlement;
+        let Held::Lease(token) = ticket.0 else { panic!("a settlement with another store's ticket") };
+        let mut sending = Sending {
+            id: job.id,
+            token,
+            becomes: "done",
+            lesson,
+            took,
+            at: now,
+            record: Vec::new(),
+            text: String::new(),
+            expires: Time::NEVER,
+            causes: if causes.is_empty() { Vec::new() } else { records::encode(&causes) },
+            _permit: permit,
+        };
+        match transition {
+            Transition::Done => {
+                let end = Ended { attempts, answer, ..Ended::of(job, JobState::Done, now, generation) };
+                sending.record = encode_end(&end);
+            }
+            Transition::Retry { at, .. } => {
+                (sending.becomes, sending.at) = ("retry", at);
+                sending.record = records::encode(&attempts);
+            }
+            Transition::Blocked { failure } => {
+                (sending.becomes, sending.text) = ("blocked", failure.reason);
+                sending.record = records::encode(&attempts);
+            }
+            Transition::DeadLetter { failure } => {
+                let code = failure.code.clone();
+                let mut dead = records::dead_letter(job, generation, attempts, failure, &lane.policy.dead_letters, now);
+                if generation > 0 {
+                    self.carry_on(lane, &mut dead).await;
+                }
+                (sending.becomes, sending.text, sending.expires) = ("dead", code, dead.expires_at());
+                sending.record = records::encode_json(&dead);
+            }
+        }
+        sending
+    }
+
+    /// One call: what was handed in, and a claim of up to `max` jobs.
+    pub(super) async fn turn(&self, lane: &LaneCell, max: usize) -> Result<ClaimBatch, TurnError> {
+        let mut batch = lane.turns.take();
+        let sent_at = self.clock.now();
+        let lease = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
+        let call = Call::new(self, lane, Verb::Turn).arg(&self.node).arg(max).arg(lease);
+        let call = batch.sent.iter().fold(call, carry);
+        let answer = call.make(self).await?;
+        let settled = std::mem::take(&mut batch.sent);
+        lane.turns.let_go(&settled);
+        let ended: Vec<_> =
+            settled.iter().filter(|sending| sending.becomes != "retry").map(|sending| sending.id).collect();
+        if settled.iter().any(|sending| !sending.causes.is_empty()) {
+            self.outbox.notify_one();
+        }
+        drop(settled);
+        self.waiters.tell(&ended);
+        Ok(self.read_turn(lane, answer, sent_at).await?)
+    }
+
+    async fn read_turn(&self, lane: &LaneCell, answer: Value, sent_at: Time) -> Result<ClaimBatch, StoreError> {
+        let reader = Reader("a claim");
+        let [server_now, come_back, stale, expired, jobs] = reader.fields(answer)?;
+        let offset = Offset { server: reader.number(&server_now)?, node: sent_at.as_micros() };
+        for id in reader.ids(stale)? {
+            self.stale.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(lane = %lane.name, jobId = %id, "A settlement came after its lease had ended; another node has the job");
+        }
+        let expired = reader.rows(expired)?.into_iter().map(|row| read_left(reader, row));
+        let expired = expired.collect::<Result<Vec<_>, _>>()?;
+        self.waiters.tell(&expired.iter().map(|left| left.id).collect::<Vec<_>>());
+        let mut batch = ClaimBatch { jobs: Vec::new(), expired, wake_at: None };
+        batch.wake_at = reader.moment(&come_back)?.map(|at| offset.to_node(at));
+        for row in reader.rows(jobs)? {
+            batch.jobs.extend(self.read_job(lane, row, offset).await?);
+        }
+        Ok(batch)
+    }
+
+    /// A job to attempt; `None` for one whose record cannot be read: it waits for an operator.
+    async fn read_job(&self, lane: &LaneCell, row: Value, offset: Offset) -> Result<Option<ClaimedJob>, StoreError> {
+        let reader = Reader("a claim");
+        let [id, token, attempt, generation, expires, record, history] = reader.fields(row)?;
+        let (id, token) = (reader.id(id)?, reader.number(&token)?);
+        let record = reader.bytes(record)?;
+        let job = record.as_deref().map(records::decode::<Job>).transpose();
+        let history = reader.bytes(history)?.as_deref().map(records::decode).transpose();
+        let (job, history) = match (job, history) {
+            (Ok(Some(job)), Ok(history)) => (job, history.unwrap_or_default()),
+            (Ok(None), _) => return self.set_aside(lane, id, token, "its record is missing").await,
+            (Err(error), _) | (_, Err(error)) => return self.set_aside(lane, id, token, &error.to_string()).await,
+        };
+        lane.turns.leases.lock().insert(id, Lease { token, renewed_at: self.clock.now() });
+        Ok(Some(ClaimedJob {
+            ticket: Ticket(Held::Lease(token)),
+            job,
+            attempt: reader.small(&attempt)?,
+            generation: reader.small(&generation)?,
+            history,
+            expires: offset.to_node(time(reader.number(&expires)?)),
+        }))
+    }
+}
+
+impl Turns {
+    fn let_go(&self, settled: &[Sending]) {
+        let mut leases = self.leases.lock();
+        for sending in settled {
+            if leases.get(&sending.id).is_some_and(|lease| lease.token == sending.token) {
+                leases.remove(&sending.id);
+            }
+        }
+    }
+}
+
+/// A call that brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TurnError {
+    #[error(transparent)]
+    Server(#[from] RedisError),
+    #[error(transparent)]
+    Answer(#[from] StoreError),
+}
+
+/// The server's clock beside this node's.
+#[derive(Clone, Copy)]
+struct Offset {
+    server: u64,
+    node: u64,
+}
+
+impl Offset {
+    fn to_node(self, at: Time) -> Time {
+        match at.finite() {
+            None => Time::NEVER,
+            Some(at) => Time::from_micros((at.as_micros() + self.node).saturating_sub(self.server)),
+        }
+    }
+}
+
+fn carry(call: Call, sending: &Sending) -> Call {
+    let (lesson, pause) = match sending.lesson {
+        Lesson::Up => ("up", -1),
+        Lesson::Down => ("down", -1),
+        Lesson::Slower(pause) => {
+            ("slower", pause.map_or(-1, |pause| i64::try_from(pause.as_micros()).unwrap_or(i64::MAX)))
+        }
+        Lesson::Nothing => ("nothing", -1),
+    };
+    call.arg(sending.id.as_bytes())
+        .arg(sending.token)
+        .arg(sending.becomes)
+        .arg(lesson)
+        .arg(pause)
+        .arg(u64::try_from(sending.took.as_micros()).unwrap_or(u64::MAX))
+        .arg(micros(sending.at))
+        .arg(&sending.record)
+        .arg(&sending.text)
+        .arg(micros(sending.expires))
+        .arg(&sending.causes)
+}
+
+/// The end of a job, with what scripts look at in front.
+pub(super) fn encode_end(end: &Ended) -> Vec<u8> {
+    let body = records::encode_ended(end);
+    let (state, tenant) = (end.state.as_str(), end.tenant.as_str());
+    let mut bytes = Vec::with_capacity(body.len() + state.len() + tenant.len() + 11);
+    bytes.push(END);
+    bytes.extend_from_slice(&(micros(end.ended_at) as f64).to_be_bytes());
+    for text in [state, tenant] {
+        bytes.push(text.len() as u8);
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// What the record of an end begins with.
+pub(super) const END: u8 = b'E';
