@@ -91,7 +91,7 @@ pub struct DeadLetter {
 }
 
 /// An entry that may not be kept as it is.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDeadLetter {
     /// Nobody could learn from it.
     #[error("a dead letter of {job_id} without a reason: lastFailureReason must say why it gave up")]

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - `fixture`: the world of a scenario; `worlds`: one line per store
-//! - `admission`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job
+//! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
 //! - `listing`, `explaining`, `registry`: what people see and set
 //! - `differential`: the lane machine and Redis, side by side
@@ -15,6 +15,7 @@ mod store {
     mod admission;
     mod blocking;
     mod cancelling;
+    mod causing;
     mod claiming;
     mod crash;
     mod damage;
@@ -25,6 +26,7 @@ mod store {
     mod fixture;
     mod listing;
     mod registry;
+    mod repeating;
     mod replaying;
     mod restart;
     mod retrying;

@@ -98,6 +98,8 @@ const NOT_JSON: Kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "urn:entrega:problem
 const NOT_FOUND: Kind = (StatusCode::NOT_FOUND, "urn:entrega:problem:not-found", "Not found");
 const METHOD: Kind = (StatusCode::METHOD_NOT_ALLOWED, "urn:entrega:problem:method", "Method not allowed");
 const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "Not in a state for this");
+const KEY_REUSED: Kind =
+    (StatusCode::UNPROCESSABLE_ENTITY, "urn:entrega:problem:key-reused", "The key was used for another request");
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
@@ -137,6 +139,7 @@ impl ApiError {
             ApiError::MethodNotAllowed => METHOD,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
             | ApiError::Store(error)

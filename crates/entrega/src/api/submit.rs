@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -28,11 +28,13 @@ use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes};
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
-use crate::intake::NewJob;
+use crate::intake::{self, NewJob, OnceKey, Refusal};
 
 /// Jobs in one array.
 const JOBS_MAX: usize = 1000;
 const JSON: &str = "application/json";
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// A job to make.
 #[derive(Deserialize, ToSchema)]
@@ -147,6 +149,9 @@ impl RequestWish {
     }
 }
 
+/// A job, and what makes it happen once.
+type OnceJob = (NewJob, Option<OnceKey>);
+
 /// A job that was taken.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -172,13 +177,16 @@ pub(super) enum ItemAnswer {
 /// Take jobs
 ///
 /// One job, or an array of 1 to 1000 that is taken in one durable write and answered one by one. What is answered
-/// with a `jobId` is durable.
+/// with a `jobId` is durable. The same `Idempotency-Key` with the same body gives the first answer again, for a day,
+/// and makes nothing twice; with another body it is refused.
 #[utoipa::path(
     post, path = "/v1/jobs", tag = "jobs", security(("key" = ["send"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call happen once; 1 to 255 visible ASCII characters")),
     request_body(content = schema::OneOrMany<JobWish>, description = "One job, or an array of them"),
     responses(
         (status = 201, description = "Taken. For an array: all of them, in order", body = schema::OneOrMany<Taken>,
-            headers(("location" = String, description = "Where a single job can be looked at"))),
+            headers(("location" = String, description = "Where a single job can be looked at"),
+                ("idempotent-replayed" = String, description = "`true` if this was answered before"))),
         (status = 207, description = "Some of an array were not taken; in order", body = Vec<ItemAnswer>),
         (status = 507, description = "The disk is nearly full", body = Problem, content_type = "application/problem+json"),
     )
@@ -186,39 +194,62 @@ pub(super) enum ItemAnswer {
 pub(super) async fn submit(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
+    headers: HeaderMap,
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
-    match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'[') => submit_many(&api, &who, &json).await,
-        _ => submit_one(&api, &who, &json).await,
-    }
-}
-
-async fn submit_one(api: &Api, who: &Principal, json: &[u8]) -> Result<Response, ApiError> {
-    let (tenant, job) = body::parse::<JobWish>(json)?.into_job(api, who)?;
-    let mut answers = api.engine.submit(&tenant, vec![job]).await;
-    let job_id = answers.pop().expect("one answer per job")?;
-    let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
-    if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{job_id}")) {
-        response.headers_mut().insert(LOCATION, location);
+    let once = once_key(&headers, &json)?;
+    let (mut response, is_repeat) = match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'[') => submit_many(&api, &who, &json, once).await?,
+        _ => submit_one(&api, &who, &json, once).await?,
+    };
+    if is_repeat {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
 }
 
-async fn submit_many(api: &Api, who: &Principal, json: &[u8]) -> Result<Response, ApiError> {
+/// The key that makes the request happen once, where the caller gave one.
+fn once_key(headers: &HeaderMap, json: &[u8]) -> Result<Option<OnceKey>, ApiError> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    // A value that is no text keeps no rule either.
+    Ok(Some(OnceKey::new(key.to_str().unwrap_or_default(), json)?))
+}
+
+async fn submit_one(
+    api: &Api,
+    who: &Principal,
+    json: &[u8],
+    once: Option<OnceKey>,
+) -> Result<(Response, bool), ApiError> {
+    let (tenant, job) = body::parse::<JobWish>(json)?.into_job(api, who)?;
+    let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
+    let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
+    let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{job_id}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok((response, is_repeat))
+}
+
+async fn submit_many(
+    api: &Api,
+    who: &Principal,
+    json: &[u8],
+    once: Option<OnceKey>,
+) -> Result<(Response, bool), ApiError> {
     let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
     if !(1..=JOBS_MAX).contains(&wishes.len()) {
         return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", wishes.len())));
     }
-    let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(wishes.len());
-    let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<NewJob>)> = BTreeMap::new();
+    let mut answers: Vec<Option<Result<intake::Taken, ApiError>>> = Vec::with_capacity(wishes.len());
+    let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<OnceJob>)> = BTreeMap::new();
     for (index, wish) in wishes.into_iter().enumerate() {
         let job = body::parse::<JobWish>(wish.get().as_bytes()).and_then(|wish| wish.into_job(api, who));
         match job {
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();
                 places.push(index);
-                jobs.push(job);
+                jobs.push((job, once.as_ref().map(|once| once.part(index))));
                 answers.push(None);
             }
             Err(error) => answers.push(Some(Err(error))),
@@ -226,24 +257,28 @@ async fn submit_many(api: &Api, who: &Principal, json: &[u8]) -> Result<Response
     }
     // At once, so that the writes of several tenants share one sync.
     let writes = by_tenant.into_iter().map(|(tenant, (places, jobs))| async move {
-        let answers = api.engine.submit(&tenant, jobs).await;
+        let answers = api.engine.submit_once(&tenant, jobs).await;
         places.into_iter().zip(answers)
     });
     for (place, answer) in join_all(writes).await.into_iter().flatten() {
+        if let Err(Refusal::KeyReused) = answer {
+            return Err(Refusal::KeyReused.into());
+        }
         answers[place] = Some(answer.map_err(ApiError::from));
     }
+    let is_repeat = answers.iter().any(|answer| matches!(answer, Some(Ok(taken)) if taken.is_repeat));
     let status = match answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
         true => StatusCode::CREATED,
         false => StatusCode::MULTI_STATUS,
     };
     let items: Vec<ItemAnswer> = answers.into_iter().flatten().map(ItemAnswer::from).collect();
-    Ok((status, Json(items)).into_response())
+    Ok(((status, Json(items)).into_response(), is_repeat))
 }
 
-impl From<Result<JobId, ApiError>> for ItemAnswer {
-    fn from(answer: Result<JobId, ApiError>) -> ItemAnswer {
+impl From<Result<intake::Taken, ApiError>> for ItemAnswer {
+    fn from(answer: Result<intake::Taken, ApiError>) -> ItemAnswer {
         match answer {
-            Ok(job_id) => ItemAnswer::Taken(Taken { job_id }),
+            Ok(taken) => ItemAnswer::Taken(Taken { job_id: taken.id }),
             Err(error) => ItemAnswer::Refused { problem: error.problem() },
         }
     }

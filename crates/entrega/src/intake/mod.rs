@@ -11,11 +11,12 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Job, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use sha2::{Digest as _, Sha256};
 
 pub use self::request::{BODY_BYTES_MAX, check_request};
 
 use crate::engine::Engine;
-use crate::store::{StoreError, Submitted};
+use crate::store::{NewEntry, Once, StoreError, Submitted};
 
 /// Labels per job.
 pub const LABELS_MAX: usize = 16;
@@ -23,6 +24,8 @@ pub const LABELS_MAX: usize = 16;
 pub const LABEL_NAME_BYTES_MAX: usize = 64;
 const LABEL_TEXT_BYTES_MAX: usize = 256;
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// How long a submission with a key of its own is remembered.
+pub const ONCE_FOR: Duration = Duration::from_hours(24);
 /// The furthest a job may be put off, and the longest it may then wait.
 pub const DELAY_MAX: Duration = Duration::from_hours(365 * 24);
 
@@ -43,6 +46,45 @@ pub struct NewJob {
     pub delay: Duration,
     /// Sent with every attempt.
     pub idempotency_key: Option<String>,
+}
+
+/// What makes a job one job however often it is handed in.
+#[derive(Clone, Debug)]
+pub struct OnceKey {
+    /// The caller's key; a tenant's own.
+    pub key: String,
+    /// A hash of what was asked for.
+    pub request: [u8; 32],
+}
+
+impl OnceKey {
+    /// A key for what a request asks for, if it keeps the rules.
+    pub fn new(key: &str, request: &[u8]) -> Result<OnceKey, Refusal> {
+        match is_key(key) {
+            true => Ok(OnceKey { key: key.to_owned(), request: Sha256::digest(request).into() }),
+            false => Err(Refusal::invalid("Idempotency-Key", KEY_RULE)),
+        }
+    }
+
+    /// The key of one part of the request.
+    pub fn part(&self, number: usize) -> OnceKey {
+        OnceKey { key: format!("{}#{number}", self.key), request: self.request }
+    }
+}
+
+const KEY_RULE: &str = "use 1 to 255 visible ASCII characters";
+
+fn is_key(key: &str) -> bool {
+    (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// A job that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its id.
+    pub id: JobId,
+    /// Whether it was taken before, under the same key.
+    pub is_repeat: bool,
 }
 
 /// Why a job was not taken.
@@ -66,6 +108,9 @@ pub enum Refusal {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The key was used for something else.
+    #[error("Idempotency-Key: this key was used for another request; use a new key, or send the same request again")]
+    KeyReused,
     /// Its new id names another job. Cannot happen: ids of one engine only count up.
     #[error("the new id {id} names another job already; send the job once more")]
     IdTaken {
@@ -90,22 +135,33 @@ const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 impl Engine {
     /// Takes jobs for a tenant in one durable write. Each gets its own answer: a bad one does not harm the others.
     pub async fn submit(&self, tenant: &TenantName, new: Vec<NewJob>) -> Vec<Result<JobId, Refusal>> {
+        let taken = self.submit_once(tenant, new.into_iter().map(|wish| (wish, None)).collect()).await;
+        taken.into_iter().map(|taken| taken.map(|taken| taken.id)).collect()
+    }
+
+    /// The same, where each job may have a key that makes it one job however often it is handed in.
+    pub async fn submit_once(
+        &self,
+        tenant: &TenantName,
+        new: Vec<(NewJob, Option<OnceKey>)>,
+    ) -> Vec<Result<Taken, Refusal>> {
         let started = self.clock.now();
-        let mut answers: Vec<Option<Result<JobId, Refusal>>> = Vec::with_capacity(new.len());
+        let mut answers: Vec<Option<Result<Taken, Refusal>>> = Vec::with_capacity(new.len());
         let mut jobs = Vec::with_capacity(new.len());
-        for wish in new {
+        for (wish, once) in new {
             match self.name(tenant, wish) {
                 Ok(job) => {
-                    jobs.push(job);
+                    let once = once.map(|OnceKey { key, request }| Once { key, request, expires: started + ONCE_FOR });
+                    jobs.push(NewEntry { job, once });
                     answers.push(None);
                 }
                 Err(refusal) => answers.push(Some(Err(refusal))),
             }
         }
-        let ids: Vec<(JobId, LaneName)> = jobs.iter().map(|job| (job.id, job.lane.clone())).collect();
+        let ids: Vec<_> = jobs.iter().map(|entry| (entry.job.id, entry.job.lane.clone())).collect();
         let stored = match jobs.is_empty() {
             true => Ok(Vec::new()),
-            false => self.store.submit(jobs).await,
+            false => self.store.take(jobs).await,
         };
         let outcomes = self.outcomes(ids, stored);
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
@@ -142,10 +198,11 @@ impl Engine {
         &self,
         ids: Vec<(JobId, LaneName)>,
         stored: Result<Vec<Submitted>, StoreError>,
-    ) -> Vec<Result<JobId, Refusal>> {
+    ) -> Vec<Result<Taken, Refusal>> {
         let stored = match stored {
             Ok(stored) => stored,
-            Err(error) => return self.all_refused(ids.len(), error),
+            // One failed write refuses every job in it with the same reason.
+            Err(error) => return ids.iter().map(|_| Err(Refusal::Store(error.clone()))).collect(),
         };
         let outcomes = ids.into_iter().zip(stored).map(|((id, lane), submitted)| match submitted {
             Submitted::Accepted { pushed_out } => {
@@ -154,8 +211,10 @@ impl Engine {
                     tracing::warn!(lane = %lane, jobId = %left.id, companyId = %left.tenant,
                         priority = left.priority.as_str(), errorReason = "preempted", "Job dropped");
                 }
-                Ok(id)
+                Ok(Taken { id, is_repeat: false })
             }
+            Submitted::Repeated { id } => Ok(Taken { id, is_repeat: true }),
+            Submitted::OtherRequest => Err(Refusal::KeyReused),
             Submitted::Full => {
                 self.metrics.refused(&lane);
                 let capacity = self.policy(&lane).map_or(0, |policy| policy.capacity);
@@ -164,17 +223,6 @@ impl Engine {
             Submitted::Duplicate => Err(Refusal::IdTaken { id }),
         });
         outcomes.collect()
-    }
-
-    /// One failed write refuses every job in it with the same reason.
-    fn all_refused(&self, count: usize, error: StoreError) -> Vec<Result<JobId, Refusal>> {
-        let again = |error: &StoreError| match error {
-            StoreError::DiskFull { free_mib, needed_mib } => {
-                StoreError::DiskFull { free_mib: *free_mib, needed_mib: *needed_mib }
-            }
-            other => StoreError::Stopped { reason: other.to_string() },
-        };
-        (0..count).map(|_| Err(Refusal::Store(again(&error)))).collect()
     }
 }
 
@@ -203,14 +251,8 @@ fn check(wish: &NewJob) -> Result<(), Refusal> {
             return Err(Refusal::invalid(format!("labels.{}", name.chars().take(64).collect::<String>()), limits));
         }
     }
-    let is_key_bad = |key: &String| {
-        key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !key.chars().all(|c| c.is_ascii_graphic())
-    };
-    match wish.idempotency_key.as_ref().is_some_and(is_key_bad) {
-        true => Err(Refusal::invalid(
-            "idempotencyKey",
-            format!("use 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"),
-        )),
-        false => Ok(()),
+    match wish.idempotency_key.as_ref().is_none_or(|key| is_key(key)) {
+        true => Ok(()),
+        false => Err(Refusal::invalid("idempotencyKey", KEY_RULE)),
     }
 }

@@ -38,8 +38,13 @@ impl<S: JobStore + DeadLetterStore + Registry> Store for S {}
 #[async_trait]
 pub trait JobStore: Send + Sync + 'static {
     /// Takes new jobs in one durable write; one answer each, in order. Ids must be new: one that waits or runs in the
-    /// same lane is refused, older ones are not looked for.
-    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError>;
+    /// same lane is refused, older ones are not looked for. What must happen once is remembered in the same write.
+    async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError>;
+
+    /// Takes new jobs, whether or not the same were taken before.
+    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
+        self.take(jobs.into_iter().map(|job| NewEntry { job, once: None }).collect()).await
+    }
 
     /// Takes up to `max` jobs of a lane to attempt now.
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
@@ -140,7 +145,7 @@ pub trait Registry: Send + Sync + 'static {
 }
 
 /// A verb that could not be carried out.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The store has failed, or is shutting down.
     #[error("the store takes no more writes: {reason}")]

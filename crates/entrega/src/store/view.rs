@@ -16,6 +16,26 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
+/// A job to take.
+#[derive(Clone, Debug)]
+pub struct NewEntry {
+    /// The job.
+    pub job: Job,
+    /// Makes it one job however often it is handed in.
+    pub once: Option<Once>,
+}
+
+/// What makes a submission happen once: whoever hands in the same key again gets the first answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The caller's key; a tenant's own.
+    pub key: String,
+    /// A hash of what was asked for: the same key with another request is a mistake.
+    pub request: [u8; 32],
+    /// When it is forgotten.
+    pub expires: Time,
+}
+
 /// What became of a new job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Submitted {
@@ -28,6 +48,13 @@ pub enum Submitted {
     Full,
     /// A job with its id waits or runs in its lane; that one stays as it is, and nothing was kept.
     Duplicate,
+    /// It was taken before, under this id; nothing was kept.
+    Repeated {
+        /// The first one's.
+        id: JobId,
+    },
+    /// Its key was used for another request; nothing was kept.
+    OtherRequest,
 }
 
 /// What a claim gave.

@@ -14,7 +14,7 @@ const ACCEPTED: Submitted = Submitted::Accepted { pushed_out: None };
 fn pushed_out(submitted: &Submitted) -> Option<JobId> {
     match submitted {
         Submitted::Accepted { pushed_out } => pushed_out.as_ref().map(|left| left.id),
-        Submitted::Full | Submitted::Duplicate => None,
+        _ => None,
     }
 }
 

@@ -41,6 +41,14 @@ macro_rules! exercise {
                 an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays
                 a_batch_with_an_unknown_lane_is_refused_whole
             }
+            repeating {
+                the_same_key_gives_the_first_id_again
+                a_key_used_for_another_request_is_refused
+                a_key_is_a_tenants_own
+                a_key_is_forgotten_when_it_expires
+                what_was_refused_is_not_remembered
+                of_many_at_once_one_is_taken
+            }
             retrying {
                 a_retry_waits_for_its_moment
                 a_retry_keeps_its_history_and_counts_on
@@ -59,6 +67,17 @@ macro_rules! exercise {
                 only_a_blocked_job_can_be_unblocked
                 a_paused_lane_gives_nothing_and_shows_its_jobs_as_idle
                 a_paused_lane_still_takes_and_settles
+            }
+            causing {
+                whatever_becomes_of_a_job_it_can_cause_others
+                a_caused_job_wakes_its_lane
+                a_caused_job_waits_for_its_moment
+                a_caused_job_gets_into_a_full_lane
+                a_caused_job_pushes_nobody_out
+                a_job_caused_again_while_it_waits_or_runs_comes_once
+                a_job_caused_again_after_its_end_does_not_come_back
+                a_refused_settlement_causes_nothing
+                causing_a_job_of_an_unknown_lane_is_refused_whole
             }
             cancelling {
                 a_waiting_job_is_cancelled_with_the_reason

@@ -1,4 +1,4 @@
-//! What a local store needs of a disk: five tables, atomic synced batches, ordered scans.
+//! What a local store needs of a disk: six tables, atomic synced batches, ordered scans.
 //! Invariant: when `commit` returns `Ok`, the whole batch survives a power cut; otherwise nothing of it is promised.
 //! Never: interprets a record.
 
@@ -17,11 +17,13 @@ pub enum Table {
     Dead,
     /// Keys, tenants, pauses, replays, the format's version.
     Registry,
+    /// Submissions that must not happen twice.
+    Once,
 }
 
 impl Table {
     /// All tables.
-    pub const ALL: [Table; 5] = [Table::Jobs, Table::Live, Table::History, Table::Dead, Table::Registry];
+    pub const ALL: [Table; 6] = [Table::Jobs, Table::Live, Table::History, Table::Dead, Table::Registry, Table::Once];
 
     /// Its name on disk.
     pub const fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl Table {
             Table::History => "history",
             Table::Dead => "dead",
             Table::Registry => "registry",
+            Table::Once => "once",
         }
     }
 }
@@ -84,7 +87,7 @@ impl Batch {
 }
 
 /// A disk that did not do what it should.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DiskError {
     /// Another process owns the directory.
     #[error(

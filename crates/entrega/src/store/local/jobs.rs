@@ -14,23 +14,24 @@ use entrega_core::time::Time;
 use tokio::sync::{Notify, oneshot};
 
 use super::disk::{Batch, DiskError, Key, Table};
-use super::records::{self, Live, id_key};
+use super::records::{self, Kept, Live, id_key};
 use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
-    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, Page, Paged, Settlement,
-    StoreError, StoreHealth, Submitted, Swept, Ticket,
+    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, NewEntry, Once, Page, Paged,
+    Settlement, StoreError, StoreHealth, Submitted, Swept, Ticket,
 };
 
 #[async_trait]
 impl JobStore for LocalStore {
-    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
+    async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
         let shared = &self.shared;
         if shared.is_full.load(Ordering::Relaxed) {
             shared.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(shared.disk_full());
         }
-        let prepared = jobs.iter().map(|job| prepare(shared, job)).collect::<Result<Vec<_>, _>>()?;
+        let prepared = jobs.iter().map(|entry| prepare(shared, &entry.job, entry.once.as_ref()));
+        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let room = prepared.len().min(SUBMITS_WAITING_MAX) as u32;
         let permit = shared.submit_permits.clone().acquire_many_owned(room).await.map_err(|_| shared.stopped())?;
         let (reply, durable) = oneshot::channel();
@@ -243,10 +244,19 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-pub(super) fn prepare(shared: &Shared, job: &Job) -> Result<Prepared, StoreError> {
-    let lane = shared.lane(&job.lane)?.clone();
+pub(super) fn prepare(shared: &Shared, job: &Job, once: Option<&Once>) -> Result<Prepared, StoreError> {
     let live = Live::of(job);
-    Ok(Prepared { lane, waiting: live.waiting(job.id), live: records::encode(&live), job: records::encode_job(job) })
+    let remembered = |once: &Once| {
+        let kept = Kept { request: once.request, id: job.id, expires: once.expires };
+        (records::once_key(&job.tenant, &once.key), kept)
+    };
+    Ok(Prepared {
+        lane: shared.lane(&job.lane)?.clone(),
+        waiting: live.waiting(job.id),
+        live: records::encode(&live),
+        job: records::encode_job(job),
+        once: once.map(remembered),
+    })
 }
 
 impl LaneCell {

@@ -7,6 +7,8 @@
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `format` | JSON |
+//! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
+//! | `once` | `expiry/<moment>/<tenant>/<key>` | nothing; what a sweep looks for |
 //!
 //! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
 //! to leave the index.
@@ -68,6 +70,37 @@ impl Live {
             generation: self.generation,
         }
     }
+}
+
+/// A submission that must not happen twice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) request: [u8; 32],
+    pub(super) id: JobId,
+    pub(super) expires: Time,
+}
+
+/// What a submission is remembered by.
+pub(super) fn once_key(tenant: &TenantName, key: &str) -> String {
+    format!("key/{tenant}/{key}")
+}
+
+/// Sorts by when a submission is forgotten; the name after the moment is that of its record.
+pub(super) fn expiry_key(expires: Time, once_key: &str) -> String {
+    format!("{EXPIRY}{:020}/{once_key}", expires.as_micros())
+}
+
+/// What the second kind of rows begins with.
+pub(super) const EXPIRY: &str = "expiry/";
+
+/// The record that a row of the second kind stands for, and when it is forgotten.
+pub(super) fn expired_key(row: &[u8]) -> Option<(Time, &str)> {
+    let (moment, key) = std::str::from_utf8(row).ok()?.strip_prefix(EXPIRY)?.split_once('/')?;
+    Some((Time::from_micros(moment.parse().ok()?), key))
+}
+
+pub(super) fn load_kept(disk: &dyn Disk, once_key: &str) -> Result<Option<Kept>, DiskError> {
+    load(disk, Table::Once, once_key.as_bytes(), decode)
 }
 
 /// The end of a job whose record cannot be read: what its index entry knows.

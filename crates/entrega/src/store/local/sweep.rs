@@ -9,7 +9,7 @@ use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 
 use super::Shared;
-use super::disk::{Batch, DiskError, Order, Table};
+use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::records::{self, id_key};
 use crate::store::{StoreError, Swept, export};
 
@@ -40,6 +40,7 @@ impl Shared {
         let mut batch = Batch::default();
         let jobs = self.choose_ended(&mut batch)?;
         let dead_letters = self.choose_dead(&mut batch)?;
+        self.choose_remembered(&mut batch)?;
         Ok((batch, Swept { jobs, dead_letters }))
     }
 
@@ -72,6 +73,20 @@ impl Shared {
             ControlFlow::Continue(())
         })?;
         Ok(batch.ops.len() - before)
+    }
+
+    /// Submissions that may happen again.
+    fn choose_remembered(&self, batch: &mut Batch) -> Result<(), DiskError> {
+        let now = self.clock.now();
+        let mut left = SWEPT_MAX;
+        self.disk.scan(Table::Once, Order::UpFrom(records::EXPIRY.as_bytes()), &mut |row, _| {
+            let expired = records::expired_key(row).filter(|(expires, _)| left > 0 && *expires <= now);
+            let Some((expires, key)) = expired else { return ControlFlow::Break(()) };
+            left -= 1;
+            batch.remove(Table::Once, Key::Text(records::expiry_key(expires, key)));
+            batch.remove(Table::Once, Key::Text(key.to_owned()));
+            ControlFlow::Continue(())
+        })
     }
 
     fn choose_dead(&self, batch: &mut Batch) -> Result<Vec<(DeadLetter, &'static str)>, DiskError> {

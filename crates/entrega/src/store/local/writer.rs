@@ -4,7 +4,7 @@
 //! Never: waits for more submissions; under load the next batch gathers while this one syncs. Settlements, which
 //! nobody waits for, gather a moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::disk::{Batch, DiskError, Table};
-use super::records::{self, id_key};
+use super::disk::{Batch, DiskError, Key, Table};
+use super::records::{self, Kept, id_key};
 use super::{LaneCell, Shared};
 use crate::store::Submitted;
 
@@ -27,7 +27,12 @@ pub(super) struct Prepared {
     pub(super) waiting: Waiting,
     pub(super) job: Vec<u8>,
     pub(super) live: Vec<u8>,
+    /// What it is remembered by, and as what.
+    pub(super) once: Option<(String, Kept)>,
 }
+
+/// Submissions of one batch that are remembered; the disk knows them when the batch is written.
+type Remembered = HashMap<String, Kept>;
 
 /// An attempt that failed for now. It counts as running until that is durable: nobody claims, cancels or pushes out a
 /// job whose history is not on disk.
@@ -112,6 +117,7 @@ impl Writer {
         let mut answers = Vec::new();
         let (mut retried, mut thens) = (Vec::new(), Vec::new());
         let mut caused: Vec<Prepared> = Vec::new();
+        let mut remembered = Remembered::new();
         for command in group {
             match command {
                 Command::Submit { jobs, reply, permit } => {
@@ -120,7 +126,7 @@ impl Writer {
                         if !touched.contains_key(&job.lane.name) {
                             touched.insert(job.lane.name.clone(), job.lane.clone());
                         }
-                        submitted.push(self.admit(job, &mut batch, &mut ended)?);
+                        submitted.push(self.take(job, &mut batch, &mut ended, &mut remembered)?);
                     }
                     answers.push(Answer::Submitted(reply, submitted, permit));
                 }
@@ -176,6 +182,35 @@ impl Writer {
             caused.push(job);
         }
         Ok(())
+    }
+
+    /// Takes a job, unless it was taken before.
+    fn take(
+        &self,
+        mut job: Prepared,
+        batch: &mut Batch,
+        ended: &mut Vec<JobId>,
+        remembered: &mut Remembered,
+    ) -> Result<Submitted, DiskError> {
+        let Some((key, kept)) = job.once.take() else { return self.admit(job, batch, ended) };
+        let before = match remembered.get(&key) {
+            Some(kept) => Some(kept.clone()),
+            None => records::load_kept(&*self.shared.disk, &key)?,
+        };
+        let now = self.shared.clock.now();
+        if let Some(before) = before.filter(|before| before.expires > now) {
+            return Ok(match before.request == kept.request {
+                true => Submitted::Repeated { id: before.id },
+                false => Submitted::OtherRequest,
+            });
+        }
+        let submitted = self.admit(job, batch, ended)?;
+        if matches!(submitted, Submitted::Accepted { .. }) {
+            batch.put(Table::Once, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
+            batch.put(Table::Once, Key::Text(key.clone()), records::encode(&kept));
+            remembered.insert(key, kept);
+        }
+        Ok(submitted)
     }
 
     fn admit(&self, job: Prepared, batch: &mut Batch, ended: &mut Vec<JobId>) -> Result<Submitted, DiskError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::job::{Job, JobState};
+use entrega_core::job::JobState;
 use entrega_core::lane::Explanation;
 use entrega_core::name::LaneName;
 use futures_util::future;
@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use super::answer::micros;
 use super::{RedisStore, Shared};
 use crate::store::{
-    ChangeError, ClaimBatch, JobFilter, JobStore, JobView, LaneView, MemoryUse, Page, Paged, Settlement, StoreError,
-    StoreHealth, Submitted, Swept,
+    ChangeError, ClaimBatch, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, Page, Paged, Settlement,
+    StoreError, StoreHealth, Submitted, Swept,
 };
 
 /// When to come back after a claim that failed.
@@ -30,19 +30,19 @@ const WAIT_AGAIN: Duration = Duration::from_secs(20);
 
 #[async_trait]
 impl JobStore for RedisStore {
-    async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
+    async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
         let shared = &self.shared;
-        jobs.iter().try_for_each(|job| shared.lane(&job.lane).map(drop))?;
-        let mut by_lane: Vec<(LaneName, Vec<usize>, Vec<Job>)> = Vec::new();
+        jobs.iter().try_for_each(|entry| shared.lane(&entry.job.lane).map(drop))?;
+        let mut by_lane: Vec<(LaneName, Vec<usize>, Vec<NewEntry>)> = Vec::new();
         let count = jobs.len();
-        for (place, job) in jobs.into_iter().enumerate() {
-            let known = by_lane.iter_mut().find(|(lane, ..)| *lane == job.lane);
+        for (place, entry) in jobs.into_iter().enumerate() {
+            let known = by_lane.iter_mut().find(|(lane, ..)| *lane == entry.job.lane);
             match known {
-                Some((_, places, jobs)) => {
+                Some((_, places, entries)) => {
                     places.push(place);
-                    jobs.push(job);
+                    entries.push(entry);
                 }
-                None => by_lane.push((job.lane.clone(), vec![place], vec![job])),
+                None => by_lane.push((entry.job.lane.clone(), vec![place], vec![entry])),
             }
         }
         let taken = by_lane.into_iter().map(|(lane, places, jobs)| async move {

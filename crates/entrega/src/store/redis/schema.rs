@@ -3,6 +3,7 @@
 //! | key | holds |
 //! |---|---|
 //! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
+//! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
 //! | `<prefix>:sweeper` | which node sweeps, for a moment |
 //! | `<prefix>:news` | channel: `wake <lane>`, `ended <id>`, `registry` |
 //!
@@ -12,7 +13,7 @@
 //! |---|---|
 //! | `state` | what the lane knows as a whole (msgpack): sizes, rounds, gates, whether it is paused |
 //! | `live` | hash: id → the entry of a job that has not ended (packed, see `lua/lane/entries.lua`) |
-//! | `jobs` | hash: id → `J` and the job's record until it ends; then `E`, moment, state, tenant and what is known of it |
+//! | `jobs` | hash: id → the job's record until it ends; then `E`, moment, state, tenant and what is known of it |
 //! | `history` | hash: id → failed attempts, until it ends |
 //! | `why` | hash: id → why it is blocked |
 //! | `ends` | hash: id → moment, state and reason of one that was dropped or cancelled, until a sweep puts it in `jobs` |
@@ -36,7 +37,7 @@
 //!
 //! Ids are their 16 bytes, moments are microseconds.
 
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnFull, Scope};
 use serde::Serialize;
 use std::time::Duration;
@@ -54,6 +55,10 @@ pub(super) struct LaneKeys {
 
 pub(super) fn registry(prefix: &str) -> String {
     format!("{prefix}:registry")
+}
+
+pub(super) fn once(prefix: &str, tenant: &TenantName, key: &str) -> String {
+    format!("{prefix}:once:{tenant}:{key}")
 }
 
 pub(super) fn sweeper(prefix: &str) -> String {

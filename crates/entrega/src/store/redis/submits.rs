@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::answer::{Reader, micros};
+use super::answer::{FOREVER, Reader, micros};
 use super::link::store_error;
 use super::script::{Call, Verb};
-use super::{LaneCell, Shared};
-use crate::store::{StoreError, Submitted, records};
+use super::{LaneCell, Shared, schema};
+use crate::store::{NewEntry, Once, StoreError, Submitted, records};
 
 /// Jobs that may wait for their call at once.
 const WAITING_MAX: usize = 4096;
@@ -26,7 +26,7 @@ const CALL_JOBS: usize = 1000;
 const CALL_BYTES: usize = 4 << 20;
 
 struct Submission {
-    jobs: Vec<Job>,
+    jobs: Vec<NewEntry>,
     reply: oneshot::Sender<Result<Vec<Submitted>, StoreError>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -46,7 +46,7 @@ impl Default for Submits {
 
 impl Submits {
     /// Hands jobs of this lane in.
-    pub(super) async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
+    pub(super) async fn submit(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
         let gone = || StoreError::Stopped { reason: "it is shutting down".into() };
         let room = jobs.len().min(WAITING_MAX) as u32;
         let permit = self.permits.clone().acquire_many_owned(room).await.map_err(|_| gone())?;
@@ -61,7 +61,7 @@ impl Submits {
         let (mut jobs, mut bytes, mut count) = (0, 0, 0);
         for submission in waiting.iter() {
             jobs += submission.jobs.len();
-            bytes += submission.jobs.iter().map(records::carried_bytes).sum::<usize>();
+            bytes += submission.jobs.iter().map(|entry| records::carried_bytes(&entry.job)).sum::<usize>();
             if count > 0 && (jobs > CALL_JOBS || bytes > CALL_BYTES) {
                 break;
             }
@@ -88,7 +88,8 @@ pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
 impl Shared {
     async fn take_in(&self, lane: &LaneCell, group: Vec<Submission>) {
         let call = Call::new(self, lane, Verb::Submit).arg("new");
-        let call = group.iter().flat_map(|submission| &submission.jobs).fold(call, carry);
+        let entries = group.iter().flat_map(|submission| &submission.jobs);
+        let call = entries.fold(call, |call, entry| self.carry(call, &entry.job, entry.once.as_ref()));
         let mut answers = match call.make(self).await {
             Ok(Value::Array(rows)) => rows.into_iter(),
             Ok(other) => return refuse(group, &|| Reader("a submission").wrong(format!("{other:?}"))),
@@ -115,20 +116,29 @@ impl Shared {
 
     /// Puts in jobs that must get in, and that may have come before.
     pub(super) async fn put_in(&self, lane: &LaneCell, jobs: &[Job]) -> Result<(), StoreError> {
-        let call = jobs.iter().fold(Call::new(self, lane, Verb::Submit).arg("sure"), carry);
+        let call = Call::new(self, lane, Verb::Submit).arg("sure");
+        let call = jobs.iter().fold(call, |call, job| self.carry(call, job, None));
         call.make(self).await.map_err(|error| store_error(&error))?;
         lane.wake.notify_one();
         Ok(())
     }
-}
 
-fn carry(call: Call, job: &Job) -> Call {
-    call.arg(job.id.as_bytes())
-        .arg(job.tenant.as_str())
-        .arg(job.priority as u8)
-        .arg(micros(job.due_at))
-        .arg(job.expires_at.map_or(super::answer::FOREVER, micros))
-        .arg(records::encode_job(job))
+    fn carry(&self, call: Call, job: &Job, once: Option<&Once>) -> Call {
+        let call = call
+            .arg(job.id.as_bytes())
+            .arg(job.tenant.as_str())
+            .arg(job.priority as u8)
+            .arg(micros(job.due_at))
+            .arg(job.expires_at.map_or(FOREVER, micros))
+            .arg(records::encode_job(job));
+        match once {
+            None => call.arg("").arg("").arg(0),
+            Some(once) => call
+                .arg(schema::once(&self.options.prefix, &job.tenant, &once.key))
+                .arg(&once.request[..])
+                .arg(micros(once.expires)),
+        }
+    }
 }
 
 fn refuse(group: Vec<Submission>, why: &dyn Fn() -> StoreError) {
@@ -141,19 +151,25 @@ fn refuse(group: Vec<Submission>, why: &dyn Fn() -> StoreError) {
 fn left_by(submitted: &Submitted) -> Option<JobId> {
     match submitted {
         Submitted::Accepted { pushed_out } => pushed_out.as_ref().map(|left| left.id),
-        Submitted::Full | Submitted::Duplicate => None,
+        _ => None,
     }
 }
 
 fn read_answer(row: Value) -> Result<Submitted, StoreError> {
     let reader = Reader("a submission");
-    if let Value::Array(_) = row {
-        return Ok(Submitted::Accepted { pushed_out: Some(read_left(reader, row)?) });
+    match &row {
+        Value::Array(fields) if fields.len() == 1 => {
+            let [id] = reader.fields(row)?;
+            return Ok(Submitted::Repeated { id: reader.id(id)? });
+        }
+        Value::Array(_) => return Ok(Submitted::Accepted { pushed_out: Some(read_left(reader, row)?) }),
+        _ => {}
     }
     match reader.word(row)?.as_str() {
         "accepted" => Ok(Submitted::Accepted { pushed_out: None }),
         "full" => Ok(Submitted::Full),
         "duplicate" => Ok(Submitted::Duplicate),
+        "other_request" => Ok(Submitted::OtherRequest),
         other => Err(reader.wrong(other)),
     }
 }

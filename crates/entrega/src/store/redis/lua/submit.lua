@@ -1,8 +1,10 @@
 -- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before;
--- then six per job: id, tenant, priority, due, expires, record.
--- Answers one row each: `accepted`, `full`, `duplicate`, or what was pushed out: id, tenant, priority, state.
+-- then nine per job: id, tenant, priority, due, expires, record, and where it must happen once the key it is
+-- remembered under, the hash of its request, when it is forgotten.
+-- Answers one row each: `accepted`, `full`, `duplicate`, `other_request`, the id under which it was taken before, or
+-- what was pushed out: id, tenant, priority, state.
 
-local FIELDS = 6
+local FIELDS = 9
 local is_sure = ARGV[4] == 'sure'
 local ids = {}
 for at = 5, #ARGV, FIELDS do ids[#ids + 1] = ARGV[at] end
@@ -43,18 +45,40 @@ local function came_before(id)
   return redis.call('HEXISTS', P .. 'jobs', id) == 1 or redis.call('HEXISTS', P .. 'mark', id) == 1
 end
 
+-- What was answered to the same key before.
+local function before(at)
+  local kept = ARGV[at + 6] ~= '' and redis.call('GET', ARGV[at + 6])
+  kept = kept and cmsgpack.unpack(kept)
+  if not kept or kept.expires <= now then return nil end
+  return kept.request == ARGV[at + 7] and { kept.id } or 'other_request'
+end
+
+local function remember(at)
+  if ARGV[at + 6] == '' then return end
+  local expires = here(ARGV[at + 8])
+  local kept = cmsgpack.pack({ id = ARGV[at], request = ARGV[at + 7], expires = expires })
+  redis.call('SET', ARGV[at + 6], kept, 'PX', math.max(math.ceil((expires - now) / 1000), 1))
+end
+
 local answers, records, index = {}, {}, {}
 for at = 5, #ARGV, FIELDS do
   local id, priority = ARGV[at], tonumber(ARGV[at + 2])
-  local answer = 'accepted'
-  if entries[id] or (is_sure and came_before(id)) then
+  local answer, is_taken = before(at), false
+  if answer then
+    -- Nothing happens twice.
+  elseif entries[id] or (is_sure and came_before(id)) then
     answer = 'duplicate'
   elseif not is_sure and waiting_in_all() >= policy.capacity then
     local e = victim(priority)
+    is_taken = e ~= nil
     answer = e and push_out(e) or 'full'
+  else
+    is_taken = true
+    answer = 'accepted'
   end
   answers[#answers + 1] = answer
-  if answer ~= 'duplicate' and answer ~= 'full' then
+  if is_taken then
+    remember(at)
     local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = here(ARGV[at + 3]),
       expires = here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '',
       place = READY, is_staged = true }

@@ -1,0 +1,88 @@
+//! Keys: what is handed in twice happens once, and whoever hands it in again gets the first answer.
+
+use std::sync::Arc;
+
+use entrega::store::{NewEntry, Once, Submitted};
+use entrega_core::job::{Job, JobState};
+
+use super::fixture::{FEW, Fixture, HOUR, SECOND};
+
+const ACCEPTED: Submitted = Submitted::Accepted { pushed_out: None };
+
+fn keyed(f: &Fixture, job: Job, key: &str, request: u8) -> NewEntry {
+    let once = Once { key: key.into(), request: [request; 32], expires: f.now() + 24 * HOUR };
+    NewEntry { job, once: Some(once) }
+}
+
+async fn take(f: &Fixture, entry: NewEntry) -> Submitted {
+    f.store.take(vec![entry]).await.unwrap().remove(0)
+}
+
+pub(crate) async fn the_same_key_gives_the_first_id_again(f: &Fixture) {
+    let first = f.job("http", "acme");
+    let again = |f: &Fixture| keyed(f, f.job("http", "acme"), "order-17", 1);
+    let entries = vec![keyed(f, first.clone(), "order-17", 1), again(f)];
+    let repeated = Submitted::Repeated { id: first.id };
+    assert_eq!(f.store.take(entries).await.unwrap(), [ACCEPTED, repeated.clone()], "in one submission");
+    assert_eq!(take(f, again(f)).await, repeated, "while it waits");
+    let claimed = f.claim_one("http").await;
+    assert_eq!(claimed.job, first);
+    assert_eq!(take(f, again(f)).await, repeated, "while it runs");
+    f.done(claimed).await;
+    assert_eq!(take(f, again(f)).await, repeated, "when it has ended");
+    assert_eq!(f.state(first.id).await, JobState::Done);
+    assert!(f.claim_ids("http").await.is_empty());
+}
+
+pub(crate) async fn a_key_used_for_another_request_is_refused(f: &Fixture) {
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 1)).await, ACCEPTED);
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 2)).await, Submitted::OtherRequest);
+    assert_eq!(take(f, keyed(f, f.job("small", "acme"), "order-17", 3)).await, Submitted::OtherRequest, "in any lane");
+    assert_eq!(f.claim_ids("http").await.len(), 1);
+    assert!(f.claim_ids("small").await.is_empty());
+}
+
+pub(crate) async fn a_key_is_a_tenants_own(f: &Fixture) {
+    assert_eq!(take(f, keyed(f, f.job("http", "a"), "order-17", 1)).await, ACCEPTED);
+    assert_eq!(take(f, keyed(f, f.job("http", "b"), "order-17", 2)).await, ACCEPTED);
+    assert_eq!(take(f, keyed(f, f.job("http", "a"), "order-18", 2)).await, ACCEPTED);
+    assert_eq!(f.claim_ids("http").await.len(), 3);
+}
+
+pub(crate) async fn a_key_is_forgotten_when_it_expires(f: &Fixture) {
+    let first = f.job("http", "acme");
+    assert_eq!(take(f, keyed(f, first.clone(), "order-17", 1)).await, ACCEPTED);
+    f.advance(24 * HOUR - SECOND);
+    f.store.sweep().await.unwrap();
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 1)).await, Submitted::Repeated { id: first.id });
+    f.advance(SECOND);
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 2)).await, ACCEPTED, "before a sweep");
+    f.advance(24 * HOUR);
+    f.store.sweep().await.unwrap();
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 3)).await, ACCEPTED, "and after one");
+}
+
+/// A caller who was told to come back later must not be told the same for a day.
+pub(crate) async fn what_was_refused_is_not_remembered(f: &Fixture) {
+    for _ in 0..FEW {
+        f.add("narrow", "acme").await;
+    }
+    let entry = || keyed(f, f.job("narrow", "acme"), "order-17", 1);
+    assert_eq!(take(f, entry()).await, Submitted::Full);
+    f.claim("narrow", FEW).await;
+    assert_eq!(take(f, entry()).await, ACCEPTED);
+}
+
+pub(crate) async fn of_many_at_once_one_is_taken(f: &Fixture) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (store, entry) = (Arc::clone(&f.store), keyed(f, f.job("http", "acme"), "order-17", 1));
+        tasks.spawn(async move { store.take(vec![entry]).await.unwrap().remove(0) });
+    }
+    let answers = tasks.join_all().await;
+    let taken = f.claim_ids("http").await;
+    assert_eq!(taken.len(), 1);
+    assert_eq!(answers.iter().filter(|answer| **answer == ACCEPTED).count(), 1);
+    let repeated = Submitted::Repeated { id: taken[0] };
+    assert_eq!(answers.iter().filter(|answer| **answer == repeated).count(), 31);
+}
