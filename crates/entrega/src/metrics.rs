@@ -145,12 +145,15 @@ impl Metrics {
         self.handle.run_upkeep();
     }
 
-    /// The text that Prometheus reads. What can be counted now is looked up now.
+    /// The text that Prometheus reads. What can be counted now is looked up now; of a store that is gone only that it is,
+    /// because this is when somebody looks.
     pub async fn render(&self, store: &dyn Store, now: Time) -> Result<String, StoreError> {
-        self.look_at_lanes(store, now).await?;
-        self.look_at_dead_letters(store).await?;
-        self.look_at_tenants(store).await?;
         let health = store.health();
+        if health.failure.is_none() {
+            self.look_at_lanes(store, now).await?;
+            self.look_at_dead_letters(store).await?;
+            self.look_at_tenants(store).await?;
+        }
         self.gauge("store_writable", &[], f64::from(u8::from(health.failure.is_none())));
         self.gauge("store_accepting", &[], f64::from(u8::from(health.refuses.is_none())));
         self.gauge("store_unreadable_records", &[], health.unreadable as f64);

@@ -244,7 +244,10 @@ impl Lane {
                 claims.jobs.push(self.start(now, slot));
             }
         }
-        claims.wake_at = [self.delays.next_due(&self.slab), self.turns.next_unpark()].into_iter().flatten().min();
+        let next = [self.delays.next_due(&self.slab), self.turns.next_unpark()].into_iter().flatten().min();
+        // Enough for one claim; behind the expired there may be more at once.
+        let is_tired = claims.expired.len() >= MOVES_PER_CLAIM_MAX;
+        claims.wake_at = if is_tired { Some(now) } else { next };
         claims
     }
 

@@ -55,6 +55,19 @@ fn ids(claims: &Claims) -> Vec<JobId> {
     claims.jobs.iter().map(|job| job.id).collect()
 }
 
+/// A claim looks at a bounded number of expired jobs; whoever claimed slept although a job behind them could go.
+#[test]
+fn a_claim_that_met_many_expired_jobs_asks_to_be_called_again() {
+    let mut lane = lane(policy());
+    let count = MOVES_PER_CLAIM_MAX as u32;
+    put(&mut lane, (0..count).map(|number| Waiting { expires: after(1), ..job(number, "a", Priority::Normal) }));
+    put(&mut lane, [job(count, "a", Priority::Normal)]);
+    let first = lane.claim(after(1), 10);
+    assert_eq!((first.jobs.len(), first.expired.len(), first.wake_at), (0, count as usize, Some(after(1))));
+    let second = lane.claim(after(1), 10);
+    assert_eq!((ids(&second), second.wake_at), (vec![id(count)], None));
+}
+
 fn settle_ok(lane: &mut Lane, now: Time, job: &Claimed) {
     assert!(lane.settle(now, job.ticket, Next::Leave, Lesson::Up, Duration::ZERO));
 }

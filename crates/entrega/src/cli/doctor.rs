@@ -288,6 +288,9 @@ async fn check_ready(api: &Api) -> Check {
     let health: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
     let word = |key: &str| health.pointer(&format!("/store/{key}")).and_then(Value::as_str).map(clean);
     match (answer.status.is_success(), word("failure"), word("refuses")) {
+        (false, Some(failure), _) if word("kind").as_deref() == Some("redis") => {
+            check(NAME, Mark::Fail, format!("Redis cannot be reached: {failure}; mend it, the node goes on by itself"))
+        }
         (false, Some(failure), _) => {
             check(NAME, Mark::Fail, format!("the store has stopped: {failure}; mend it, then restart"))
         }

@@ -116,6 +116,11 @@ impl Desk {
         }
     }
 
+    /// Ends whatever is still under way; nobody settles it any more.
+    pub(super) async fn dismiss(&self) {
+        self.roster.lock().await.tasks.shutdown().await;
+    }
+
     /// Settles what lies there and hands out what may go.
     async fn round(self: &Arc<Self>, roster: &mut Roster, me: Option<usize>, mine: &mut Option<ClaimedJob>) {
         if let Err(error) = self.settle_and_claim(roster, me, mine).await {

@@ -45,7 +45,8 @@ impl LaneLoop {
                 return Ok(());
             }
             if tokio::time::timeout_at(until, self.desk.wake.notified()).await.is_err() {
-                tracing::warn!(lane = %self.lane, cutOff = running, "Attempts did not end in time; they start over next time");
+                tracing::warn!(lane = %self.lane, cutOff = running, "Attempts did not end in time; they start over");
+                self.desk.dismiss().await;
                 return Ok(());
             }
         }

@@ -52,8 +52,12 @@ impl Engine {
         shutdown.cancel();
         while tasks.join_next().await.is_some() {}
         upkeep.abort();
+        // Whatever ended one lane, what the others attempted is recorded, and the rest is given back.
+        let flushed = self.store.flush().await;
+        let released = self.store.release().await;
         result?;
-        Ok(self.store.flush().await?)
+        flushed?;
+        Ok(released?)
     }
 
     async fn watch(&self, tasks: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {

@@ -56,6 +56,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// Waits until every settlement so far is durable.
     async fn flush(&self) -> Result<(), StoreError>;
 
+    /// Gives back what was claimed and will not be settled: this process stops, and others need not wait for it.
+    async fn release(&self) -> Result<(), StoreError>;
+
     /// Told whenever a lane may have something to claim.
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError>;
 

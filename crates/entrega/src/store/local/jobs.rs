@@ -72,6 +72,11 @@ impl JobStore for LocalStore {
         self.shared.change(Batch::default(), Vec::new()).await
     }
 
+    async fn release(&self) -> Result<(), StoreError> {
+        // Nobody else can have them; they are queued again at the next start.
+        Ok(())
+    }
+
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
         self.shared.lane(lane).map(|lane| lane.wake.clone())
     }

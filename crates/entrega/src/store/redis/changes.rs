@@ -132,7 +132,11 @@ impl Shared {
         reason: &str,
     ) -> Result<Option<ClaimedJob>, StoreError> {
         self.note_unreadable(&id.to_string(), &reason);
-        self.change(lane, "set_aside", |call| call.arg(id.as_bytes()).arg(token).arg(reason)).await?;
+        let set_aside = self.change(lane, "set_aside", |call| call.arg(id.as_bytes()).arg(token).arg(reason)).await;
+        if let Err(error) = set_aside {
+            // Its lease ends, and whoever claims it next comes here again.
+            tracing::warn!(jobId = %id, errorReason = %error, "A job that cannot be read could not be set aside");
+        }
         Ok(None)
     }
 }

@@ -93,9 +93,10 @@ impl Shared {
         let now = self.clock.now();
         let mut found = Found { entries: Vec::new(), searched_to: page.after };
         let mut skipped = 0;
-        for _ in 0..PAGE_LOOKS / CALL_LOOKS {
-            let places = self.places(lane, filter.oldest_first, page.after, skipped).await?;
-            let is_last = places.len() < CALL_LOOKS;
+        while skipped < PAGE_LOOKS {
+            let looks = (page.limit + 1).clamp(10, CALL_LOOKS);
+            let places = self.places(lane, filter.oldest_first, page.after, skipped, looks).await?;
+            let is_last = places.len() < looks;
             skipped += places.len();
             let last = places.last().copied();
             let after = |place: &DeadLetterCursor| {
@@ -126,6 +127,7 @@ impl Shared {
         oldest_first: bool,
         after: Option<DeadLetterCursor>,
         skipped: usize,
+        looks: usize,
     ) -> Result<Vec<DeadLetterCursor>, StoreError> {
         let reader = Reader("a listing of dead letters");
         let from = after.map(|(moved_at, _)| micros(moved_at).to_string());
@@ -138,7 +140,7 @@ impl Shared {
             true => command.arg(from.as_deref().unwrap_or("-inf")).arg("+inf"),
             false => command.arg(from.as_deref().unwrap_or("+inf")).arg("-inf"),
         };
-        command.arg("WITHSCORES").arg("LIMIT").arg(skipped).arg(CALL_LOOKS);
+        command.arg("WITHSCORES").arg("LIMIT").arg(skipped).arg(looks);
         let rows = reader.rows(self.link.ask(&command).await?)?;
         let mut rows = rows.into_iter();
         let mut places = Vec::new();

@@ -15,6 +15,7 @@ use futures_util::future;
 use tokio::sync::Notify;
 
 use super::answer::micros;
+use super::script::even_when_full;
 use super::{RedisStore, Shared};
 use crate::store::{
     ChangeError, ClaimBatch, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, Page, Paged, Settlement,
@@ -80,6 +81,10 @@ impl JobStore for RedisStore {
                 reason: "settlements could not be written in time; their jobs start over when their leases end".into(),
             }),
         }
+    }
+
+    async fn release(&self) -> Result<(), StoreError> {
+        future::try_join_all(self.shared.lanes.values().map(|lane| self.shared.release(lane))).await.map(drop)
     }
 
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
@@ -173,7 +178,8 @@ impl Shared {
     async fn wait_for(&self, key: &str, id: JobId) -> Result<(), StoreError> {
         let now = self.clock.now();
         let until = micros(now + 2 * WAIT_AGAIN);
-        self.link.ask(redis::cmd("ZADD").arg(key).arg(until).arg(id.as_bytes())).await?;
+        let until = until.to_string();
+        self.link.ask(&even_when_full(&[b"ZADD", key.as_bytes(), until.as_bytes(), id.as_bytes()])).await?;
         self.link.ask(redis::cmd("ZREMRANGEBYSCORE").arg(key).arg("-inf").arg(micros(now))).await?;
         Ok(())
     }

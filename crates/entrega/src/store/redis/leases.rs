@@ -3,6 +3,7 @@
 //! Never: stops an attempt; its settlement will change nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
@@ -10,6 +11,7 @@ use entrega_core::time::Time;
 use super::answer::Reader;
 use super::script::{Call, Verb};
 use super::{LaneCell, Shared};
+use crate::store::StoreError;
 
 /// Leases are looked at so many times in the length of one.
 const LOOKS_PER_LEASE: u32 = 12;
@@ -17,11 +19,14 @@ const LOOKS_PER_LEASE: u32 = 12;
 const RENEWED_AFTER: u32 = 3;
 /// Leases in one call.
 const CALL_LEASES: usize = 500;
+/// How long after the end of an attempt its lease is still renewed; nobody can be at it any more.
+const AFTER_ATTEMPT: Duration = Duration::from_secs(10);
 
 /// A lease on a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lease {
     pub(super) token: u64,
+    pub(super) claimed_at: Time,
     pub(super) renewed_at: Time,
 }
 
@@ -29,19 +34,45 @@ pub(super) struct Lease {
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
     loop {
         tokio::time::sleep(lane.lease / LOOKS_PER_LEASE).await;
-        if let Err(reason) = shared.renew(&lane).await {
-            tracing::warn!(lane = %lane.name, errorReason = reason, "Leases could not be renewed; it is tried again");
-        }
+        shared.renew_or_log(&lane, lane.lease / RENEWED_AFTER).await;
     }
 }
 
 impl Shared {
-    async fn renew(&self, lane: &LaneCell) -> Result<(), String> {
+    /// Gives all leases of this node back.
+    pub(super) async fn release(&self, lane: &LaneCell) -> Result<(), StoreError> {
+        let held: Vec<(JobId, Lease)> = lane.turns.leases.lock().drain().collect();
+        for some in held.chunks(CALL_LEASES) {
+            let pairs =
+                |call: Call| some.iter().fold(call, |call, (id, lease)| call.arg(id.as_bytes()).arg(lease.token));
+            self.change(lane, "release", pairs).await?;
+        }
+        Ok(())
+    }
+
+    /// Renews everything at once: after an outage others might take it for abandoned.
+    pub(super) async fn renew_all(&self) {
+        for lane in self.lanes.values() {
+            self.renew_or_log(lane, Duration::ZERO).await;
+        }
+    }
+
+    async fn renew_or_log(&self, lane: &LaneCell, age_min: Duration) {
+        if let Err(reason) = self.renew(lane, age_min).await {
+            tracing::warn!(lane = %lane.name, errorReason = reason, "Leases could not be renewed; it is tried again");
+        }
+    }
+
+    /// Renews the leases that were last renewed so long ago.
+    async fn renew(&self, lane: &LaneCell, age_min: Duration) -> Result<(), String> {
         let now = self.clock.now();
         let old: Vec<(JobId, Lease)> = {
             let leases = lane.turns.leases.lock();
-            let is_old = |lease: &Lease| now.since(lease.renewed_at) >= lane.lease / RENEWED_AFTER;
-            leases.iter().filter(|(_, lease)| is_old(lease)).map(|(id, lease)| (*id, *lease)).collect()
+            let is_old = |lease: &Lease| now.since(lease.renewed_at) >= age_min;
+            let is_at_it = |lease: &Lease| now.since(lease.claimed_at) < lane.policy.timeout + AFTER_ATTEMPT;
+            let is_wanted =
+                |id: &JobId, lease: &Lease| is_old(lease) && (is_at_it(lease) || lane.turns.is_settling(*id));
+            leases.iter().filter(|(id, lease)| is_wanted(id, lease)).map(|(id, lease)| (*id, *lease)).collect()
         };
         for some in old.chunks(CALL_LEASES) {
             let length = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);

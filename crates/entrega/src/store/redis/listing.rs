@@ -213,7 +213,7 @@ impl Shared {
 
     pub(super) async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
         let rows = self.lanes.values().map(|lane| {
-            let call = Call::new(self, lane, Verb::Figures).arg("explain").arg(&self.node).arg(id.as_bytes());
+            let call = Call::new(self, lane, Verb::Figures).arg("explain").arg(self.node_of(lane)).arg(id.as_bytes());
             async move { LOOKING.rows(call.make(self).await.map_err(|error| store_error(&error))?) }
         });
         let rows = future::try_join_all(rows).await?.into_iter().find(|row| !row.is_empty());
@@ -229,7 +229,7 @@ impl Shared {
     }
 
     pub(super) async fn lane_view(&self, lane: &LaneCell) -> Result<LaneView, StoreError> {
-        let call = Call::new(self, lane, Verb::Figures).arg("lane").arg(&self.node);
+        let call = Call::new(self, lane, Verb::Figures).arg("lane").arg(self.node_of(lane));
         let answer = call.make(self).await.map_err(|error| store_error(&error))?;
         let [paused, sizes, blocked, dead, hold, breaker, interval, oldest] = LOOKING.fields(answer)?;
         let paused = LOOKING.number(&paused)? == 1;

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use parking_lot::{Mutex, RwLock};
@@ -126,6 +127,8 @@ struct LaneCell {
     wake: Arc<Notify>,
     submits: Submits,
     turns: Turns,
+    /// Where the next sweep of ended jobs goes on.
+    sweep_from: Mutex<JobId>,
 }
 
 struct Shared {
@@ -150,7 +153,7 @@ struct Shared {
 impl RedisStore {
     /// Connects, looks whether the server is fit to keep jobs, and joins the nodes.
     pub async fn open(options: RedisOptions, clock: Clock) -> Result<RedisStore, RedisOpenError> {
-        let link = Link::open(&options.url).await?;
+        let link = Link::open(&options.url, clock.clone()).await?;
         let pulse = pulse::take(&link).await?;
         match options.allow_unsafe {
             true => pulse.warn_if_unfit(),
@@ -165,6 +168,7 @@ impl RedisStore {
                 wake: Arc::new(Notify::new()),
                 submits: Submits::default(),
                 turns: Turns::default(),
+                sweep_from: Mutex::new(JobId::MIN),
             };
             (name.clone(), Arc::new(cell))
         });

@@ -32,6 +32,8 @@ pub(super) async fn listen(shared: Arc<Shared>) {
 async fn hear(shared: &Shared, mut stream: redis::aio::PubSubStream) {
     let mut look = tokio::time::interval(LOOK_EVERY);
     look.tick().await;
+    // When the one connection had to be made again, this one may be as dead.
+    let number = shared.link.number();
     loop {
         tokio::select! {
             message = stream.next() => match message {
@@ -39,6 +41,7 @@ async fn hear(shared: &Shared, mut stream: redis::aio::PubSubStream) {
                 None => return,
             },
             _ = look.tick() => shared.catch_up().await,
+            () = shared.link.renewed(number) => return,
         }
     }
 }

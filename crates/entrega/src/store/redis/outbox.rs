@@ -1,6 +1,7 @@
 //! Jobs on their way to other lanes: caused by a settlement and written with it, moved on afterwards.
 //! Invariant: a job leaves the outbox only after its lane has it; moving one twice changes nothing, because the lane
 //! knows its id.
+//! Never: throws away what this node cannot move; another may know its lane or its version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +20,18 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         shared.outbox.notified().await;
+        let mut is_left = false;
         for lane in shared.lanes.values() {
-            while let Err(error) = shared.empty_outbox(lane).await {
-                tracing::warn!(lane = %lane.name, errorReason = %error, "Jobs for other lanes could not be moved on; it is tried again");
-                tokio::time::sleep(PAUSE).await;
+            // One that cannot be emptied keeps no other from it.
+            if let Err(error) = shared.empty_outbox(lane).await {
+                is_left = true;
+                tracing::warn!(lane = %lane.name, errorReason = %error,
+                    "Jobs for other lanes could not be moved on; it is tried again");
             }
+        }
+        if is_left {
+            tokio::time::sleep(PAUSE).await;
+            shared.outbox.notify_one();
         }
     }
 }
@@ -31,32 +39,41 @@ pub(super) async fn run(shared: Arc<Shared>) {
 impl Shared {
     async fn empty_outbox(&self, lane: &LaneCell) -> Result<(), StoreError> {
         let (reader, key) = (Reader("the outbox"), lane.keys.key("outbox"));
+        let mut stranded = 0;
         loop {
-            let entries = self.link.ask(redis::cmd("LRANGE").arg(&key).arg(0).arg(MOVED_MAX - 1)).await?;
-            let entries = reader.rows(entries)?;
+            let mut range = redis::cmd("LRANGE");
+            range.arg(&key).arg(stranded).arg(stranded + MOVED_MAX - 1);
+            let entries = reader.rows(self.link.ask(&range).await?)?;
             if entries.is_empty() {
                 return Ok(());
             }
             for entry in entries {
                 let entry = reader.bytes(entry)?.unwrap_or_default();
-                match records::decode::<Vec<Job>>(&entry) {
-                    Ok(jobs) => self.move_on(jobs).await?,
-                    Err(error) => self.note_unreadable("outbox", &error),
+                match self.move_on(&entry).await? {
+                    true => drop(self.link.ask(redis::cmd("LREM").arg(&key).arg(1).arg(&entry)).await?),
+                    false => stranded += 1,
                 }
-                self.link.ask(redis::cmd("LREM").arg(&key).arg(1).arg(&entry)).await?;
             }
         }
     }
 
-    async fn move_on(&self, jobs: Vec<Job>) -> Result<(), StoreError> {
-        for job in jobs {
-            match self.lane(&job.lane) {
-                Ok(lane) => self.put_in(lane, std::slice::from_ref(&job)).await?,
-                Err(error) => {
-                    tracing::error!(jobId = %job.id, lane = %job.lane, errorReason = %error, "A job's lane is gone; the job cannot be moved on")
-                }
+    /// Whether this node could.
+    async fn move_on(&self, entry: &[u8]) -> Result<bool, StoreError> {
+        let jobs = match records::decode::<Vec<Job>>(entry) {
+            Ok(jobs) => jobs,
+            Err(error) => {
+                self.note_unreadable("outbox", &error);
+                return Ok(false);
             }
+        };
+        if let Some(job) = jobs.iter().find(|job| self.lane(&job.lane).is_err()) {
+            tracing::error!(jobId = %job.id, lane = %job.lane,
+                "A job's lane is not configured here; the job waits in the outbox");
+            return Ok(false);
         }
-        Ok(())
+        for job in jobs {
+            self.put_in(self.lane(&job.lane)?, std::slice::from_ref(&job)).await?;
+        }
+        Ok(true)
     }
 }

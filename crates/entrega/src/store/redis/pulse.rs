@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::link::Link;
 use super::{RedisOpenError, Shared};
+use crate::clock::Clock;
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The least version whose scripts can be told to go on when memory is full.
@@ -23,6 +24,12 @@ pub enum Unfit {
          set appendonly yes, and in redis.conf), or start with --allow-unsafe-redis if that is meant"
     )]
     NotPersistent,
+    /// Its file is synced when the system likes.
+    #[error(
+        "Redis never syncs its append-only file (appendfsync no), so a crash of its machine would lose much; set \
+         `appendfsync everysec` or `always`, or start with --allow-unsafe-redis if that is meant"
+    )]
+    NeverSyncs,
     /// It would throw jobs away to make room.
     #[error(
         "Redis throws keys away when its memory is full (maxmemory-policy {policy}), so it would lose jobs; set \
@@ -61,6 +68,7 @@ impl Pulse {
         self.check_version()?;
         match () {
             _ if !self.has_aof => Err(Unfit::NotPersistent),
+            _ if self.sync == "no" => Err(Unfit::NeverSyncs),
             _ if self.eviction != "noeviction" => Err(Unfit::Evicts { policy: self.eviction.clone() }),
             _ => Ok(()),
         }
@@ -112,7 +120,7 @@ impl Pulse {
 
 /// Looks at a server, for people who want to know before they use it.
 pub async fn pulse(url: &str) -> Result<Pulse, RedisOpenError> {
-    take(&Link::open(url).await?).await
+    take(&Link::open(url, Clock::system()).await?).await
 }
 
 /// Looks at the server.

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::answer::{Reader, time};
 use super::link::store_error;
-use super::script::{Call, Verb};
+use super::script::{Call, Verb, even_when_full};
 use super::{LaneCell, RedisStore, Shared, schema};
 use crate::store::{ApiKey, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView, records};
 
@@ -63,7 +63,7 @@ impl Shared {
     pub(super) async fn check_format(&self) -> Result<(), StoreError> {
         let key = self.registry_key();
         let ours = schema::FORMAT.to_string();
-        self.link.ask(redis::cmd("HSETNX").arg(&key).arg("format").arg(&ours)).await?;
+        self.link.ask(&even_when_full(&[b"HSETNX", key.as_bytes(), b"format", ours.as_bytes()])).await?;
         let found = READING.word(self.link.ask(redis::cmd("HGET").arg(&key).arg("format")).await?)?;
         match found == ours {
             true => Ok(()),
@@ -110,8 +110,8 @@ impl Shared {
     }
 
     async fn put(&self, field: String, value: &impl Serialize) -> Result<(), StoreError> {
-        let json = records::encode_json(value);
-        self.link.ask(redis::cmd("HSET").arg(self.registry_key()).arg(field).arg(json)).await.map(drop)
+        let (key, json) = (self.registry_key(), records::encode_json(value));
+        self.link.ask(&even_when_full(&[b"HSET", key.as_bytes(), field.as_bytes(), &json])).await.map(drop)
     }
 
     /// Tells the other nodes, and this one.
@@ -135,17 +135,22 @@ impl Shared {
     /// Whether this node is the one that carries replays on.
     async fn leads(&self) -> Result<bool, StoreError> {
         let key = format!("{}:replayer", self.options.prefix);
-        let lead = LEAD.as_millis() as u64;
-        let set = redis::cmd("SET").arg(&key).arg(&self.node).arg("NX").arg("PX").arg(lead).to_owned();
-        if self.link.ask(&set).await? != Value::Nil {
+        if self.lock(&key, LEAD).await? {
             return Ok(true);
         }
         let leader = READING.text(self.link.ask(redis::cmd("GET").arg(&key)).await?)?;
         if leader.as_ref() != Some(&self.node) {
             return Ok(false);
         }
-        self.link.ask(redis::cmd("PEXPIRE").arg(&key).arg(lead)).await?;
+        self.link.ask(redis::cmd("PEXPIRE").arg(&key).arg(LEAD.as_millis() as u64)).await?;
         Ok(true)
+    }
+
+    /// Takes a duty that one node has at a time; whether it was free.
+    pub(super) async fn lock(&self, key: &str, length: Duration) -> Result<bool, StoreError> {
+        let length = length.as_millis().to_string();
+        let words: [&[u8]; 6] = [b"SET", key.as_bytes(), self.node.as_bytes(), b"NX", b"PX", length.as_bytes()];
+        Ok(self.link.ask(&even_when_full(&words)).await? != Value::Nil)
     }
 
     async fn tenants_of(&self, lane: &LaneCell) -> Result<Vec<TenantView>, StoreError> {

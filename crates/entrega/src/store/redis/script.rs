@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 
+use super::link::Line;
 use super::{LaneCell, Shared, TimeOf};
 
 /// The rules, before every verb.
@@ -24,6 +25,8 @@ const LANE: &str = concat!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Submit,
+    /// A submission that must get in, also into a full server: what it holds was accepted before.
+    PutIn,
     Turn,
     Extend,
     Change,
@@ -33,8 +36,9 @@ pub(super) enum Verb {
     Sweep,
 }
 
-const VERBS: [(Verb, &str, &str); 8] = [
+const VERBS: [(Verb, &str, &str); 9] = [
     (Verb::Submit, "#!lua\n", include_str!("lua/submit.lua")),
+    (Verb::PutIn, "#!lua flags=allow-oom\n", include_str!("lua/submit.lua")),
     (Verb::Turn, "#!lua flags=allow-oom\n", include_str!("lua/turn.lua")),
     (Verb::Extend, "#!lua flags=allow-oom\n", include_str!("lua/extend.lua")),
     (Verb::Change, "#!lua flags=allow-oom\n", include_str!("lua/change.lua")),
@@ -70,6 +74,14 @@ pub(super) async fn load_all(connection: &mut MultiplexedConnection) -> Result<(
     Ok(())
 }
 
+/// A plain command that a server whose memory is full carries out as well: what makes room must not need room.
+pub(super) fn even_when_full(words: &[&[u8]]) -> Cmd {
+    const DO: &str = "#!lua flags=allow-oom\nreturn redis.call(unpack(ARGV))";
+    let mut command = redis::cmd("EVAL");
+    command.arg(DO).arg(0).arg(words);
+    command
+}
+
 /// A call of a verb on a lane; the verb's own arguments follow.
 pub(super) struct Call {
     verb: Verb,
@@ -96,7 +108,13 @@ impl Call {
 
     /// Makes the call; an error says nothing about whether it took effect.
     pub(super) async fn make(self, shared: &Shared) -> Result<Value, RedisError> {
-        match shared.link.call(&self.command).await {
+        let line = shared.link.ready().await?;
+        self.make_on(shared, line).await
+    }
+
+    /// Makes the call on this connection, or not at all.
+    pub(super) async fn make_on(self, shared: &Shared, line: Line) -> Result<Value, RedisError> {
+        match shared.link.call_on(line, &self.command).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(&loaded(self.verb).source).to_owned();
                 shared.link.call(&load).await?;

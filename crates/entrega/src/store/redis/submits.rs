@@ -116,7 +116,7 @@ impl Shared {
 
     /// Puts in jobs that must get in, and that may have come before.
     pub(super) async fn put_in(&self, lane: &LaneCell, jobs: &[Job]) -> Result<(), StoreError> {
-        let call = Call::new(self, lane, Verb::Submit).arg("sure");
+        let call = Call::new(self, lane, Verb::PutIn).arg("sure");
         let call = jobs.iter().fold(call, |call, job| self.carry(call, job, None));
         call.make(self).await.map_err(|error| store_error(&error))?;
         lane.wake.notify_one();

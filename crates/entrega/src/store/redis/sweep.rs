@@ -17,12 +17,15 @@ use crate::store::{StoreError, Swept, export};
 
 /// How long the nodes leave it at one sweep.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// The most that one sweep takes away, and looks at, in each lane.
-const SWEPT_MAX: usize = 2_000;
+/// Ended jobs that one call looks at, and that one sweep does in each lane: 20 000 a second can end.
 const CALL_LOOKS: usize = 1_000;
-const PAGE_LOOKS: usize = 20_000;
-/// Dropped jobs whose body is let go at a time.
+const PAGE_LOOKS: usize = 200_000;
+/// Dead letters that one sweep takes away in each lane, and that one call brings.
+const SWEPT_MAX: usize = 2_000;
+const CALL_DEAD: usize = 100;
+/// Dropped jobs whose body is let go at a time, and in one sweep.
 const COMPACTED_MAX: usize = 200;
+const COMPACTIONS_MAX: usize = 50;
 const SWEEPING: Reader = Reader("a sweep");
 
 impl Shared {
@@ -31,12 +34,22 @@ impl Shared {
         if !self.may_sweep().await? {
             return Ok(swept);
         }
+        let mut failed = None;
         for lane in self.lanes.values() {
-            swept.jobs += self.sweep_ended(lane).await?;
-            swept.dead_letters.extend(self.sweep_dead(lane).await?);
-            self.compact(lane).await?;
+            // One lane that cannot be swept keeps no other from it.
+            if let Err(error) = self.sweep_lane(lane, &mut swept).await {
+                failed = Some(error);
+            }
         }
-        Ok(swept)
+        failed.map_or(Ok(swept), Err)
+    }
+
+    async fn sweep_lane(&self, lane: &LaneCell, swept: &mut Swept) -> Result<(), StoreError> {
+        swept.jobs += self.sweep_ended(lane).await?;
+        let dead = self.sweep_dead(lane).await;
+        self.compact(lane).await?;
+        swept.dead_letters.extend(dead?);
+        Ok(())
     }
 
     /// Whether it is this node's turn.
@@ -44,9 +57,7 @@ impl Shared {
         if self.options.time_of == TimeOf::Node {
             return Ok(true);
         }
-        let mut turn = redis::cmd("SET");
-        turn.arg(schema::sweeper(&self.options.prefix)).arg(&self.node).arg("NX").arg("PX");
-        Ok(self.link.ask(turn.arg(SWEEP_EVERY.as_millis() as u64)).await? != Value::Nil)
+        self.lock(&schema::sweeper(&self.options.prefix), SWEEP_EVERY).await
     }
 
     async fn duty(
@@ -59,34 +70,42 @@ impl Shared {
         call.make(self).await.map_err(|error| store_error(&error))
     }
 
-    /// Ids sort by the time they were made, so nothing made within the retention time need be looked at.
+    /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
+    /// on where the last one of this node stopped: jobs that wait for long must not hide the ended ones behind them.
     async fn sweep_ended(&self, lane: &LaneCell) -> Result<usize, StoreError> {
         let keep_since = self.clock.now() - self.options.retention;
         let young = JobId::from_parts(keep_since, 0);
-        let (mut from, mut swept) = (JobId::MIN, 0);
+        let mut from = std::mem::replace(&mut *lane.sweep_from.lock(), JobId::MIN);
+        let mut swept = 0;
         for _ in 0..PAGE_LOOKS / CALL_LOOKS {
             let arguments =
                 |call: Call| call.arg(from.as_bytes()).arg(micros(keep_since)).arg(young.as_bytes()).arg(CALL_LOOKS);
             let [count, next] = SWEEPING.fields(self.duty(lane, "ended", arguments).await?)?;
             swept += SWEEPING.number(&count)? as usize;
             match SWEEPING.bytes(next)?.and_then(|next| next.try_into().ok()) {
-                Some(next) if swept < SWEPT_MAX => from = JobId::from_bytes(next),
-                _ => break,
+                Some(next) => from = JobId::from_bytes(next),
+                None => return Ok(swept),
             }
         }
+        *lane.sweep_from.lock() = from;
         Ok(swept)
     }
 
     async fn sweep_dead(&self, lane: &LaneCell) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
         let cap = lane.policy.dead_letters.cap;
         let rows = self.duty(lane, "dead", |call| call.arg(cap).arg(SWEPT_MAX)).await?;
-        let mut leaving = Vec::new();
+        let mut chosen = Vec::new();
         for row in SWEEPING.rows(rows)? {
             let [id, why] = SWEEPING.fields(row)?;
-            let id = SWEEPING.id(id)?;
-            let why = if SWEEPING.word(why)? == "ttl" { "ttl" } else { "cap" };
-            let looked = self.look(lane, &[id]).await?.pop();
-            leaving.extend(looked.and_then(|looked| self.dead_of(id, &looked)).map(|dead| (dead, why)));
+            chosen.push((SWEEPING.id(id)?, if SWEEPING.word(why)? == "ttl" { "ttl" } else { "cap" }));
+        }
+        let mut leaving = Vec::new();
+        for some in chosen.chunks(CALL_DEAD) {
+            let ids: Vec<_> = some.iter().map(|(id, _)| *id).collect();
+            let looked = self.look(lane, &ids).await?;
+            let dead =
+                some.iter().zip(&looked).filter_map(|((id, why), looked)| Some((self.dead_of(*id, looked)?, *why)));
+            leaving.extend(dead);
         }
         if leaving.is_empty() {
             return Ok(leaving);
@@ -94,21 +113,34 @@ impl Shared {
         if let Some(dir) = &self.options.export_dir {
             export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead))?;
         }
-        let ids = |call: Call| leaving.iter().fold(call, |call, (dead, _)| call.arg(dead.job_id.as_bytes()));
-        self.duty(lane, "forget", ids).await?;
+        for some in leaving.chunks(CALL_LOOKS) {
+            let ids = |call: Call| some.iter().fold(call, |call, (dead, _)| call.arg(dead.job_id.as_bytes()));
+            self.duty(lane, "forget", ids).await?;
+        }
         Ok(leaving)
     }
 
     /// Lets the bodies of dropped jobs go; scripts cannot write what is known of a job without reading it.
     async fn compact(&self, lane: &LaneCell) -> Result<(), StoreError> {
+        for _ in 0..COMPACTIONS_MAX {
+            if self.compact_some(lane).await? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there were.
+    async fn compact_some(&self, lane: &LaneCell) -> Result<usize, StoreError> {
         let ids = SWEEPING.ids(self.duty(lane, "dropped", |call| call.arg(COMPACTED_MAX)).await?)?;
         if ids.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let looked = self.look(lane, &ids).await?;
         let ends: Vec<_> =
             ids.iter().zip(&looked).filter_map(|(id, looked)| Some((id, self.dropped_by(*id, looked)?))).collect();
         let pairs = |call: Call| ends.iter().fold(call, |call, (id, end)| call.arg(id.as_bytes()).arg(encode_end(end)));
-        self.duty(lane, "compact", pairs).await.map(drop)
+        self.duty(lane, "compact", pairs).await?;
+        Ok(ends.len())
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use entrega_core::decide::Transition;
@@ -27,8 +27,9 @@ use crate::store::{ClaimBatch, ClaimedJob, Held, Settlement, StoreError, Ticket}
 
 /// Jobs that were attempted and whose settlement may be on its way at once.
 pub(super) const UNSETTLED_MAX: usize = 1024;
-/// Settlements in one call.
+/// Settlements in one call, and the bytes of their records.
 const CALL_SETTLEMENTS: usize = 500;
+const CALL_BYTES: usize = 8 << 20;
 /// How long settlements wait for a claim to go along with.
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a call that failed waits before it is made again.
@@ -58,6 +59,9 @@ pub(super) struct Turns {
     some: Notify,
     permits: Arc<Semaphore>,
     pub(super) leases: Mutex<HashMap<JobId, Lease>>,
+    /// Claims whose answer was lost. What they took counts against the name they were made under until it is given
+    /// back, so the next claim is made under another.
+    lost_claims: AtomicU32,
 }
 
 impl Default for Turns {
@@ -67,6 +71,7 @@ impl Default for Turns {
             some: Notify::new(),
             permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
             leases: Mutex::default(),
+            lost_claims: AtomicU32::new(0),
         }
     }
 }
@@ -90,8 +95,20 @@ impl Drop for Batch<'_> {
 impl Turns {
     fn take(&self) -> Batch<'_> {
         let mut waiting = self.waiting.lock();
-        let count = waiting.len().min(CALL_SETTLEMENTS);
+        let (mut count, mut bytes) = (0, 0);
+        for sending in waiting.iter().take(CALL_SETTLEMENTS) {
+            bytes += sending.record.len() + sending.causes.len();
+            if count > 0 && bytes > CALL_BYTES {
+                break;
+            }
+            count += 1;
+        }
         Batch { turns: self, sent: waiting.drain(..count).collect() }
+    }
+
+    /// Whether the settlement of a job is on its way.
+    pub(super) fn is_settling(&self, id: JobId) -> bool {
+        self.waiting.lock().iter().any(|sending| sending.id == id)
     }
 
     fn is_empty(&self) -> bool {
@@ -182,12 +199,18 @@ impl Shared {
 
     /// One call: what was handed in, and a claim of up to `max` jobs.
     pub(super) async fn turn(&self, lane: &LaneCell, max: usize) -> Result<ClaimBatch, TurnError> {
+        let line = self.link.ready().await?;
+        // Nodes that were all cut off say first what they have in hand, before anybody takes it for abandoned.
+        let claims_from = self.link.claims_from();
+        let max = if claims_from.is_some() { 0 } else { max };
         let mut batch = lane.turns.take();
         let sent_at = self.clock.now();
         let lease = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
-        let call = Call::new(self, lane, Verb::Turn).arg(&self.node).arg(max).arg(lease);
+        let call = Call::new(self, lane, Verb::Turn).arg(self.node_of(lane)).arg(max).arg(lease);
         let call = batch.sent.iter().fold(call, carry);
-        let answer = call.make(self).await?;
+        let answer = call.make_on(self, line).await.inspect_err(|_| {
+            lane.turns.lost_claims.fetch_add(u32::from(max > 0), Ordering::Relaxed);
+        })?;
         let settled = std::mem::take(&mut batch.sent);
         lane.turns.let_go(&settled);
         let ended: Vec<_> =
@@ -197,7 +220,13 @@ impl Shared {
         }
         drop(settled);
         self.waiters.tell(&ended);
-        Ok(self.read_turn(lane, answer, sent_at).await?)
+        let batch = self.read_turn(lane, answer, sent_at).await?;
+        Ok(ClaimBatch { wake_at: claims_from.or(batch.wake_at), ..batch })
+    }
+
+    /// What this node is called in a lane.
+    pub(super) fn node_of(&self, lane: &LaneCell) -> String {
+        format!("{}.{}", self.node, lane.turns.lost_claims.load(Ordering::Relaxed))
     }
 
     async fn read_turn(&self, lane: &LaneCell, answer: Value, sent_at: Time) -> Result<ClaimBatch, StoreError> {
@@ -216,6 +245,12 @@ impl Shared {
         for row in reader.rows(jobs)? {
             batch.jobs.extend(self.read_job(lane, row, offset).await?);
         }
+        let now = self.clock.now();
+        let lease = |claimed: &ClaimedJob| match claimed.ticket.0 {
+            Held::Lease(token) => Some((claimed.job.id, Lease { token, claimed_at: now, renewed_at: now })),
+            Held::Place(_) => None,
+        };
+        lane.turns.leases.lock().extend(batch.jobs.iter().filter_map(lease));
         Ok(batch)
     }
 
@@ -232,7 +267,6 @@ impl Shared {
             (Ok(None), _) => return self.set_aside(lane, id, token, "its record is missing").await,
             (Err(error), _) | (_, Err(error)) => return self.set_aside(lane, id, token, &error.to_string()).await,
         };
-        lane.turns.leases.lock().insert(id, Lease { token, renewed_at: self.clock.now() });
         Ok(Some(ClaimedJob {
             ticket: Ticket(Held::Lease(token)),
             job,

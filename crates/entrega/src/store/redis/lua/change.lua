@@ -44,7 +44,10 @@ local change = {
     if e.place ~= BLOCKED then return state_of(e) end
     state.blocked = state.blocked - 1
     redis.call('HDEL', P .. 'why', id)
-    if ARGV[7] ~= '' then redis.call('HSET', P .. 'jobs', id, ARGV[7]) end
+    if ARGV[7] ~= '' then
+      redis.call('HSET', P .. 'jobs', id, ARGV[7])
+      e.size = #ARGV[7]
+    end
     e.expires = here(ARGV[6])
     put_back(e)
   end,
@@ -59,7 +62,7 @@ local change = {
     redis.call('HSET', P .. 'jobs', id, ARGV[8])
     redis.call('ZADD', P .. 'index', 0, id)
     put_back({ id = id, tenant = mark.tenant, priority = tonumber(ARGV[9]), generation = mark.generation,
-      has_history = 0, expires = here(ARGV[7]) })
+      has_history = 0, size = #ARGV[8], expires = here(ARGV[7]) })
   end,
 
   -- id, reason
@@ -69,6 +72,15 @@ local change = {
     mark.status = DISCARDED
     mark.discarded = ARGV[6]
     write_mark(id, mark, old)
+  end,
+
+  -- A node that stops gives back what it could not finish. id, token, and so on
+  release = function()
+    for at = 5, #ARGV, 2 do
+      local e = entry(ARGV[at])
+      if e and e.place == RUNNING and e.token == tonumber(ARGV[at + 1]) then give_back(e) end
+    end
+    wake()
   end,
 
   -- A job whose record cannot be read waits for an operator. id, token, reason

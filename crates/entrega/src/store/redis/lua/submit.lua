@@ -1,4 +1,4 @@
--- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before;
+-- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before (see `Verb::PutIn`);
 -- then nine per job: id, tenant, priority, due, expires, record, and where it must happen once the key it is
 -- remembered under, the hash of its request, when it is forgotten.
 -- Answers one row each: `accepted`, `full`, `duplicate`, `other_request`, the id under which it was taken before, or
@@ -80,7 +80,7 @@ for at = 5, #ARGV, FIELDS do
   if is_taken then
     remember(at)
     local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = here(ARGV[at + 3]),
-      expires = here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '',
+      expires = here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '', size = #ARGV[at + 5],
       place = READY, is_staged = true }
     enter(e.tenant)
     entries[id] = e

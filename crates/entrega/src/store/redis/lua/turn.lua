@@ -5,6 +5,8 @@
 
 local FIELDS = 11
 local node, max, lease = ARGV[4], math.min(tonumber(ARGV[5]), MOVES_MAX), tonumber(ARGV[6])
+-- What the jobs of one claim carry, at most: an answer must not take long to send.
+local CARRIED_MAX = 8388608
 
 local records, histories, histories_gone, settled, stale = {}, {}, {}, 0, {}
 
@@ -68,7 +70,7 @@ local function settle_all()
   if #records > 0 then call_many('HSET', P .. 'jobs', records) end
 end
 
-local claimed, expired = {}, {}
+local claimed, expired, carried_bytes = {}, {}, 0
 
 local function expire(e)
   expired[#expired + 1] = { e.id, e.tenant, e.priority, state_of(e) }
@@ -78,9 +80,10 @@ local function expire(e)
   drop(e.id, 'dropped', 'ttl_expired: it was still waiting when its time to live ended')
 end
 
-local function start(e)
+local function start(e, owner)
   unlist(e)
-  serve(enter(e.tenant), e.priority)
+  serve(enter(e.tenant), owner, e.priority)
+  carried_bytes = carried_bytes + e.size
   gate_start(lane_gate)
   count(e, -1)
   e.place = RUNNING
@@ -107,19 +110,32 @@ end
 -- Takes what may go; says when to come back, `nil` for "when told".
 local function claim()
   release_due()
-  unpark_due()
-  while #claimed < max and #expired < MOVES_MAX do
+  local rules = redis.sha1hex(ARGV[3])
+  if state.rules == rules then
+    unpark_due()
+  else
+    state.rules = rules
+    unpark_all()
+  end
+  while #claimed < max and #expired < MOVES_MAX and carried_bytes < CARRIED_MAX do
     local held, till = lane_hold(node)
     if held then return till end
-    local id = take_front()
-    if not id then break end
+    local id, owner = take_front()
+    if not id then
+      if is_tired then return now end
+      return sooner(first_score('delays'), first_score('parked'))
+    end
     local e = entry(id)
-    if e and e.expires <= now then
-      expire(e)
-    elseif e then
-      start(e)
+    if e and e.place == READY then
+      if e.expires <= now then
+        expire(e)
+      else
+        start(e, owner)
+      end
     end
   end
+  -- Enough for one call; unless all slots are taken there may be more at once.
+  if #claimed < max then return now end
   return sooner(first_score('delays'), first_score('parked'))
 end
 

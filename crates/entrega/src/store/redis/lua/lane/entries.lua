@@ -1,13 +1,13 @@
 -- The jobs of a lane as the rules see them: small, without what they carry.
 
-local FORMAT = '>BBBBHdddBc0Bc0'
+local FORMAT = '>BBBBHI4dddBc0Bc0'
 local entries, entries_touched = {}, {}
 
 local function read_entry(id, packed)
-  local place, priority, generation, has_history, attempt, due, expires, token, tenant, node =
+  local place, priority, generation, has_history, attempt, size, due, expires, token, tenant, node =
     struct.unpack(FORMAT, packed)
   return { id = id, place = place, priority = priority, generation = generation, has_history = has_history,
-    attempt = attempt, due = due, expires = expires, token = token, tenant = tenant, node = node }
+    attempt = attempt, size = size, due = due, expires = expires, token = token, tenant = tenant, node = node }
 end
 
 local function entry(id)

@@ -85,16 +85,21 @@ local function retry_at(e, at)
   settle_in(e)
 end
 
--- Attempts whose node has not been heard of start over with the same number.
+-- An attempt that did not come to its end starts over with the same number.
+local function give_back(e)
+  end_attempt(e, 'nothing', -1, 0)
+  e.attempt = e.attempt - 1
+  retry_at(e, now)
+end
+
+-- Gives back what a node has that was not heard of.
 local function reap()
   local lapsed = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, MOVES_MAX)
   for _, id in ipairs(lapsed) do
     local e = entry(id)
     leases[id] = false
     if e and e.place == RUNNING then
-      end_attempt(e, 'nothing', -1, 0)
-      e.attempt = e.attempt - 1
-      retry_at(e, now)
+      give_back(e)
     end
   end
   return #lapsed

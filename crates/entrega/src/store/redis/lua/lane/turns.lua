@@ -105,6 +105,13 @@ local function unpark(t)
   end
 end
 
+-- What held a tenant may have been relaxed since: under new rules everybody is looked at again.
+local function unpark_all()
+  for _, member in ipairs(redis.call('ZRANGE', P .. 'parked', 0, MOVES_MAX - 1)) do
+    unpark(enter(string.sub(member, 12)))
+  end
+end
+
 local function unpark_due()
   local due = redis.call('ZRANGEBYSCORE', P .. 'parked', '-inf', now, 'LIMIT', 0, MOVES_MAX)
   for _, member in ipairs(due) do unpark(enter(string.sub(member, 12))) end
@@ -125,16 +132,28 @@ end
 
 -- Takes a ready job off its queue, wherever it stands: the newest are looked at first.
 local function dequeue(e)
-  local q = queue(owner_of(enter(e.tenant)).name, e.priority)
-  write_queue(q)
-  q.length = q.length - redis.call('LREM', q.key, -1, e.id)
+  -- It stands where it was put, also if turns have been switched on or off since.
+  for _, name in ipairs({ owner_of(enter(e.tenant)).name, e.tenant, state.first }) do
+    local q = queue(name, e.priority)
+    write_queue(q)
+    local removed = redis.call('LREM', q.key, -1, e.id)
+    q.length = q.length - removed
+    if removed > 0 then return end
+  end
 end
 
--- The next job by priority and turn, taken off its queue. Tenants that may not go are parked on the way.
+-- The next job by priority and turn, taken off its queue, and whose queue that was. Tenants that may not go are parked
+-- on the way; after many of them it is enough for one call.
+local passed, is_tired = 0, false
 local function take_front()
   for priority = 0, 2 do
     local name = ring_front(priority)
     while name do
+      passed = passed + 1
+      if passed > 2 * MOVES_MAX then
+        is_tired = true
+        return nil
+      end
       local t = enter(name)
       local q = queue(name, priority)
       if q.length == 0 then
@@ -144,7 +163,7 @@ local function take_front()
         if not held then
           write_queue(q)
           q.length = q.length - 1
-          return redis.call('LPOP', q.key)
+          return redis.call('LPOP', q.key), t
         end
         park(t, priority, till)
       end
@@ -154,9 +173,8 @@ local function take_front()
   return nil
 end
 
--- Counts the job that `take_front` gave as its tenant's turn.
-local function serve(t, priority)
-  local owner = owner_of(t)
+-- Counts the job that `take_front` gave as its owner's turn.
+local function serve(t, owner, priority)
   local left = state.left
   if left[priority + 1] == 0 then
     left[priority + 1] = math.max(policy.batch * owner.weight, 1)

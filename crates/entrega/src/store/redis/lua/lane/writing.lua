@@ -24,7 +24,7 @@ local function write_entries()
     local e = entries[id]
     if e then
       set[#set + 1] = id
-      set[#set + 1] = struct.pack(FORMAT, e.place, e.priority, e.generation, e.has_history, e.attempt, e.due,
+      set[#set + 1] = struct.pack(FORMAT, e.place, e.priority, e.generation, e.has_history, e.attempt, e.size, e.due,
         e.expires, e.token, #e.tenant, e.tenant, #e.node, e.node)
     else
       gone[#gone + 1] = id
