@@ -104,9 +104,12 @@ impl<'a> Packed<'a> {
         Some(taken)
     }
 
+    pub(super) fn number(&mut self) -> Option<f64> {
+        Some(f64::from_be_bytes(self.take(8)?.try_into().ok()?))
+    }
+
     pub(super) fn moment(&mut self) -> Option<Time> {
-        let number = f64::from_be_bytes(self.take(8)?.try_into().ok()?);
-        Some(time(number as u64))
+        self.number().map(|number| time(number as u64))
     }
 
     /// A text after its length in one byte.

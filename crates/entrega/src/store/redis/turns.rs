@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use redis::{RedisError, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::answer::{Reader, micros, time};
+use super::answer::{Packed, Reader, micros};
 use super::leases::Lease;
 use super::script::{Call, Verb};
 use super::submits::read_left;
@@ -35,21 +35,30 @@ const GATHER: Duration = Duration::from_millis(2);
 /// How long a call that failed waits before it is made again.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// What becomes of a job, as the script numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    Done = 1,
+    Retry = 2,
+    Blocked = 3,
+    Dead = 4,
+}
+
 /// A settlement as the script takes it.
 struct Sending {
     id: JobId,
     token: u64,
-    becomes: &'static str,
+    becomes: Becomes,
     lesson: Lesson,
     took: Duration,
     /// When it is tried again, or when it died.
     at: Time,
     record: Vec<u8>,
     /// A code or a reason.
-    text: String,
+    text: Option<String>,
     expires: Time,
-    /// Jobs for other lanes, or nothing.
-    causes: Vec<u8>,
+    /// Jobs for other lanes.
+    causes: Option<Vec<u8>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -97,7 +106,7 @@ impl Turns {
         let mut waiting = self.waiting.lock();
         let (mut count, mut bytes) = (0, 0);
         for sending in waiting.iter().take(CALL_SETTLEMENTS) {
-            bytes += sending.record.len() + sending.causes.len();
+            bytes += sending.record.len() + sending.causes.as_ref().map_or(0, Vec::len);
             if count > 0 && bytes > CALL_BYTES {
                 break;
             }
@@ -161,14 +170,14 @@ impl Shared {
         let mut sending = Sending {
             id: job.id,
             token,
-            becomes: "done",
+            becomes: Becomes::Done,
             lesson,
             took,
             at: now,
             record: Vec::new(),
-            text: String::new(),
+            text: None,
             expires: Time::NEVER,
-            causes: if causes.is_empty() { Vec::new() } else { records::encode(&causes) },
+            causes: (!causes.is_empty()).then(|| records::encode(&causes)),
             _permit: permit,
         };
         match transition {
@@ -177,11 +186,11 @@ impl Shared {
                 sending.record = encode_end(&end);
             }
             Transition::Retry { at, .. } => {
-                (sending.becomes, sending.at) = ("retry", at);
+                (sending.becomes, sending.at) = (Becomes::Retry, at);
                 sending.record = records::encode(&attempts);
             }
             Transition::Blocked { failure } => {
-                (sending.becomes, sending.text) = ("blocked", failure.reason);
+                (sending.becomes, sending.text) = (Becomes::Blocked, Some(failure.reason));
                 sending.record = records::encode(&attempts);
             }
             Transition::DeadLetter { failure } => {
@@ -190,7 +199,7 @@ impl Shared {
                 if generation > 0 {
                     self.carry_on(lane, &mut dead).await;
                 }
-                (sending.becomes, sending.text, sending.expires) = ("dead", code, dead.expires_at());
+                (sending.becomes, sending.text, sending.expires) = (Becomes::Dead, Some(code), dead.expires_at());
                 sending.record = records::encode_json(&dead);
             }
         }
@@ -207,15 +216,16 @@ impl Shared {
         let sent_at = self.clock.now();
         let lease = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
         let call = Call::new(self, lane, Verb::Turn).arg(self.node_of(lane)).arg(max).arg(lease);
-        let call = batch.sent.iter().fold(call, carry);
+        let ids: Vec<u8> = batch.sent.iter().flat_map(|sending| *sending.id.as_bytes()).collect();
+        let call = batch.sent.iter().fold(call.arg(ids), carry);
         let answer = call.make_on(self, line).await.inspect_err(|_| {
             lane.turns.lost_claims.fetch_add(u32::from(max > 0), Ordering::Relaxed);
         })?;
         let settled = std::mem::take(&mut batch.sent);
         lane.turns.let_go(&settled);
         let ended: Vec<_> =
-            settled.iter().filter(|sending| sending.becomes != "retry").map(|sending| sending.id).collect();
-        if settled.iter().any(|sending| !sending.causes.is_empty()) {
+            settled.iter().filter(|sending| sending.becomes != Becomes::Retry).map(|sending| sending.id).collect();
+        if settled.iter().any(|sending| sending.causes.is_some()) {
             self.outbox.notify_one();
         }
         drop(settled);
@@ -242,8 +252,9 @@ impl Shared {
         self.waiters.tell(&expired.iter().map(|left| left.id).collect::<Vec<_>>());
         let mut batch = ClaimBatch { jobs: Vec::new(), expired, wake_at: None };
         batch.wake_at = reader.moment(&come_back)?.map(|at| offset.to_node(at));
-        for row in reader.rows(jobs)? {
-            batch.jobs.extend(self.read_job(lane, row, offset).await?);
+        let mut fields = reader.rows(jobs)?.into_iter();
+        while let (Some(head), Some(record), Some(history)) = (fields.next(), fields.next(), fields.next()) {
+            batch.jobs.extend(self.read_job(lane, [head, record, history], offset).await?);
         }
         let now = self.clock.now();
         let lease = |claimed: &ClaimedJob| match claimed.ticket.0 {
@@ -255,26 +266,55 @@ impl Shared {
     }
 
     /// A job to attempt; `None` for one whose record cannot be read: it waits for an operator.
-    async fn read_job(&self, lane: &LaneCell, row: Value, offset: Offset) -> Result<Option<ClaimedJob>, StoreError> {
+    async fn read_job(
+        &self,
+        lane: &LaneCell,
+        [head, record, history]: [Value; 3],
+        offset: Offset,
+    ) -> Result<Option<ClaimedJob>, StoreError> {
         let reader = Reader("a claim");
-        let [id, token, attempt, generation, expires, record, history] = reader.fields(row)?;
-        let (id, token) = (reader.id(id)?, reader.number(&token)?);
+        let head = reader.bytes(head)?.unwrap_or_default();
+        let head = Head::read(&head).ok_or_else(|| reader.wrong("the head of a job is too short"))?;
         let record = reader.bytes(record)?;
         let job = record.as_deref().map(records::decode::<Job>).transpose();
         let history = reader.bytes(history)?.as_deref().map(records::decode).transpose();
         let (job, history) = match (job, history) {
             (Ok(Some(job)), Ok(history)) => (job, history.unwrap_or_default()),
-            (Ok(None), _) => return self.set_aside(lane, id, token, "its record is missing").await,
-            (Err(error), _) | (_, Err(error)) => return self.set_aside(lane, id, token, &error.to_string()).await,
+            (Ok(None), _) => return self.set_aside(lane, head.id, head.token, "its record is missing").await,
+            (Err(error), _) | (_, Err(error)) => {
+                return self.set_aside(lane, head.id, head.token, &error.to_string()).await;
+            }
         };
         Ok(Some(ClaimedJob {
-            ticket: Ticket(Held::Lease(token)),
+            ticket: Ticket(Held::Lease(head.token)),
             job,
-            attempt: reader.small(&attempt)?,
-            generation: reader.small(&generation)?,
+            attempt: head.attempt.into(),
+            generation: head.generation,
             history,
-            expires: offset.to_node(time(reader.number(&expires)?)),
+            expires: offset.to_node(head.expires),
         }))
+    }
+}
+
+/// What a claim says of a job beside what it carries.
+struct Head {
+    id: JobId,
+    token: u64,
+    attempt: u16,
+    generation: u8,
+    expires: Time,
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Option<Head> {
+        let mut fields = Packed(bytes);
+        Some(Head {
+            id: JobId::from_bytes(fields.take(16)?.try_into().ok()?),
+            token: fields.number()? as u64,
+            attempt: u16::from_be_bytes(fields.take(2)?.try_into().ok()?),
+            generation: fields.take(1)?[0],
+            expires: fields.moment()?,
+        })
     }
 }
 
@@ -316,24 +356,27 @@ impl Offset {
 
 fn carry(call: Call, sending: &Sending) -> Call {
     let (lesson, pause) = match sending.lesson {
-        Lesson::Up => ("up", -1),
-        Lesson::Down => ("down", -1),
-        Lesson::Slower(pause) => {
-            ("slower", pause.map_or(-1, |pause| i64::try_from(pause.as_micros()).unwrap_or(i64::MAX)))
-        }
-        Lesson::Nothing => ("nothing", -1),
+        Lesson::Up => (1, None),
+        Lesson::Down => (2, None),
+        Lesson::Slower(pause) => (3, pause),
+        Lesson::Nothing => (4, None),
     };
-    call.arg(sending.id.as_bytes())
-        .arg(sending.token)
-        .arg(sending.becomes)
-        .arg(lesson)
-        .arg(pause)
-        .arg(u64::try_from(sending.took.as_micros()).unwrap_or(u64::MAX))
-        .arg(micros(sending.at))
-        .arg(&sending.record)
-        .arg(&sending.text)
-        .arg(micros(sending.expires))
-        .arg(&sending.causes)
+    let micros_of = |length: Duration| length.as_secs_f64() * 1_000_000.0;
+    let mut head = Vec::with_capacity(60);
+    head.extend_from_slice(sending.id.as_bytes());
+    head.extend_from_slice(&(sending.token as f64).to_be_bytes());
+    head.extend_from_slice(&[sending.becomes as u8, lesson]);
+    let numbers = [
+        pause.map_or(-1.0, micros_of),
+        micros_of(sending.took),
+        micros(sending.at) as f64,
+        micros(sending.expires) as f64,
+    ];
+    numbers.iter().for_each(|number| head.extend_from_slice(&number.to_be_bytes()));
+    head.extend_from_slice(&[u8::from(sending.text.is_some()), u8::from(sending.causes.is_some())]);
+    let call = call.arg(head).arg(&sending.record);
+    let call = sending.text.iter().fold(call, |call, text| call.arg(text));
+    sending.causes.iter().fold(call, |call, causes| call.arg(causes))
 }
 
 /// The end of a job, with what scripts look at in front.

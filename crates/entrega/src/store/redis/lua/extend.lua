@@ -2,12 +2,12 @@
 
 local lost = {}
 for at = 5, #ARGV, 2 do
-  local e = entry(ARGV[at])
+  local e = lane.entry(ARGV[at])
   if e and e.place == RUNNING and e.token == tonumber(ARGV[at + 1]) then
     leases[e.id] = now + tonumber(ARGV[4])
   else
     lost[#lost + 1] = ARGV[at]
   end
 end
-write_set(P .. 'leases', leases)
+lane.write_leases()
 return lost

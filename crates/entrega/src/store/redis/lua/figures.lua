@@ -3,8 +3,8 @@
 
 local function hold_row(name, till) return { name, till or -1 } end
 
-local function lane()
-  local held, till = lane_hold(ARGV[5])
+local function lane_row()
+  local held, till = lane.lane_hold(ARGV[5])
   local breaker = 'none'
   if lane_gate and lane_gate.breaker then
     breaker = 'closed'
@@ -21,34 +21,33 @@ local function lane()
 end
 
 local function explain()
-  local e = entry(ARGV[6])
+  local e = lane.entry(ARGV[6])
   if not e or e.place == BLOCKED then return {} end
   local holds = {}
   if e.place ~= RUNNING then
     if state.paused then holds[#holds + 1] = hold_row('paused') end
     if e.due > now then holds[#holds + 1] = hold_row('delay', e.due) end
-    local held, till = lane_hold(ARGV[5])
+    local held, till = lane.lane_hold(ARGV[5])
     if held and held ~= 'paused' then holds[#holds + 1] = hold_row(held, till) end
-    held, till = tenant_hold(find_tenant(e.tenant))
+    held, till = lane.tenant_hold(lane.find_tenant(e.tenant))
     if held then holds[#holds + 1] = hold_row(held, till) end
     if #holds == 0 then holds[1] = hold_row('turn') end
   end
-  return { state_of(e), e.attempt, e.due, holds }
+  return { lane.state_of(e), e.attempt, e.due, holds }
 end
 
 local function tenant_rows()
   local page = redis.call('HSCAN', P .. 'tenants', ARGV[5], 'COUNT', 200)
   local rows = {}
   for at = 1, #page[2], 2 do
-    local t = read_tenant(page[2][at], page[2][at + 1])
-    local waits = 0
-    for priority = 0, 2 do waits = waits + redis.call('LLEN', P .. 'queue:' .. priority .. ':' .. t.name) end
+    local t = lane.read_tenant(page[2][at], page[2][at + 1])
+    local waits = t.ready[1] + t.ready[2] + t.ready[3]
     rows[#rows + 1] = { t.name, t.last, waits > 0 and state.rounds - t.round or 0, t.processed, t.streak, t.weight,
       t.running, t.number }
   end
   return { page[1], rows }
 end
 
-if ARGV[4] == 'lane' then return lane() end
+if ARGV[4] == 'lane' then return lane_row() end
 if ARGV[4] == 'explain' then return explain() end
 return tenant_rows()

@@ -5,13 +5,13 @@
 local limit, looks, tenant, wanted = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local from = ARGV[4] == '' and '+' or '(' .. ARGV[4]
 local ids = redis.call('ZREVRANGEBYLEX', P .. 'index', from, '-', 'LIMIT', 0, looks)
-preload(ids)
+lane.preload(ids)
 
 -- Whose it is and where it stands. A record of an end begins with `E`, its moment, state and tenant.
 local function standing(id)
-  local e = entry(id)
-  if e then return e.tenant, state_of(e) end
-  local mark = read_mark(id)
+  local e = lane.entry(id)
+  if e then return e.tenant, lane.state_of(e) end
+  local mark = lane.read_mark(id)
   if mark and (mark.status == PENDING or mark.status == DISCARDED) then return mark.tenant, 'dlq' end
   local record = redis.call('HGET', P .. 'jobs', id)
   if record and string.byte(record) == 69 then

@@ -4,9 +4,9 @@
 local rows = {}
 for at = 4, #ARGV do
   local id = ARGV[at]
-  local e, mark = entry(id), read_mark(id)
+  local e, mark = lane.entry(id), lane.read_mark(id)
   rows[#rows + 1] = {
-    e and { state_of(e), e.priority, e.generation, e.attempt, e.due, e.expires, e.tenant },
+    e and { lane.state_of(e), e.priority, e.generation, e.attempt, e.due, e.expires, e.tenant },
     redis.call('HGET', P .. 'why', id),
     redis.call('HGET', P .. 'jobs', id),
     redis.call('HGET', P .. 'history', id),

@@ -8,7 +8,7 @@ local FIELDS = 9
 local is_sure = ARGV[4] == 'sure'
 local ids = {}
 for at = 5, #ARGV, FIELDS do ids[#ids + 1] = ARGV[at] end
-preload(ids)
+lane.preload(ids)
 
 local staged = {}
 
@@ -20,23 +20,23 @@ local function victim(newcomer)
       local e = staged[at]
       if not e.is_gone and e.priority == priority then return e end
     end
-    write_arrivals(priority)
+    lane.write_arrivals(priority)
     local id = redis.call('ZREVRANGE', P .. 'arrivals:' .. priority, 0, 0)[1]
-    if id then return entry(id) end
+    if id then return lane.entry(id) end
   end
   return nil
 end
 
 local function push_out(e)
-  local left = { e.id, e.tenant, e.priority, state_of(e) }
+  local left = { e.id, e.tenant, e.priority, lane.state_of(e) }
   if e.is_staged then
     e.is_gone = true
-    count(e, -1)
+    lane.count(e, -1)
     entries[e.id] = false
   else
-    take_out(e)
+    lane.take_out(e)
   end
-  drop(e.id, 'dropped', 'preempted: the lane was full and a more urgent job came')
+  lane.drop(e.id, 'dropped', 'preempted: the lane was full and a more urgent job came')
   return left
 end
 
@@ -55,7 +55,7 @@ end
 
 local function remember(at)
   if ARGV[at + 6] == '' then return end
-  local expires = here(ARGV[at + 8])
+  local expires = lane.here(ARGV[at + 8])
   local kept = cmsgpack.pack({ id = ARGV[at], request = ARGV[at + 7], expires = expires })
   redis.call('SET', ARGV[at + 6], kept, 'PX', math.max(math.ceil((expires - now) / 1000), 1))
 end
@@ -68,7 +68,7 @@ for at = 5, #ARGV, FIELDS do
     -- Nothing happens twice.
   elseif entries[id] or (is_sure and came_before(id)) then
     answer = 'duplicate'
-  elseif not is_sure and waiting_in_all() >= policy.capacity then
+  elseif not is_sure and lane.waiting_in_all() >= policy.capacity then
     local e = victim(priority)
     is_taken = e ~= nil
     answer = e and push_out(e) or 'full'
@@ -79,12 +79,12 @@ for at = 5, #ARGV, FIELDS do
   answers[#answers + 1] = answer
   if is_taken then
     remember(at)
-    local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = here(ARGV[at + 3]),
-      expires = here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '', size = #ARGV[at + 5],
+    local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = lane.here(ARGV[at + 3]),
+      expires = lane.here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '', size = #ARGV[at + 5],
       place = READY, is_staged = true }
-    enter(e.tenant)
+    lane.enter(e.tenant)
     entries[id] = e
-    count(e, 1)
+    lane.count(e, 1)
     staged[#staged + 1] = e
     records[#records + 1] = id
     records[#records + 1] = ARGV[at + 5]
@@ -96,15 +96,15 @@ end
 for _, e in ipairs(staged) do
   if not e.is_gone then
     e.is_staged = nil
-    count(e, -1)
-    arrive_last(e)
-    settle_in(e)
+    lane.count(e, -1)
+    lane.arrive_last(e)
+    lane.settle_in(e)
   end
 end
 if #records > 0 then
-  call_many('HSET', P .. 'jobs', records)
-  call_many('ZADD', P .. 'index', index)
-  wake()
-  flush()
+  lane.call_many('HSET', P .. 'jobs', records)
+  lane.call_many('ZADD', P .. 'index', index)
+  lane.wake()
+  lane.flush()
 end
 return answers

@@ -7,10 +7,10 @@ local ID_MAX = string.rep('\255', 16)
 local function ended_jobs()
   local keep_since, looks = tonumber(ARGV[6]) + shift, tonumber(ARGV[8])
   local ids = redis.call('ZRANGEBYLEX', P .. 'index', '[' .. ARGV[5], '(' .. ARGV[7], 'LIMIT', 0, looks)
-  preload(ids)
+  lane.preload(ids)
   local gone = {}
   for _, id in ipairs(ids) do
-    if not entry(id) and redis.call('HEXISTS', P .. 'mark', id) == 0 then
+    if not lane.entry(id) and redis.call('HEXISTS', P .. 'mark', id) == 0 then
       local at
       local record = redis.call('HGET', P .. 'jobs', id)
       if record and string.byte(record) == 69 then
@@ -23,8 +23,8 @@ local function ended_jobs()
     end
   end
   if #gone > 0 then
-    for _, key in ipairs({ 'jobs', 'ends', 'history' }) do call_many('HDEL', P .. key, gone) end
-    call_many('ZREM', P .. 'index', gone)
+    for _, key in ipairs({ 'jobs', 'ends', 'history' }) do lane.call_many('HDEL', P .. key, gone) end
+    lane.call_many('ZREM', P .. 'index', gone)
   end
   return { #gone, #ids == looks and ids[#ids] or '' }
 end
@@ -35,7 +35,7 @@ local function dead_to_leave()
   local rows, most = {}, tonumber(ARGV[6])
   local ids = redis.call('ZRANGE', P .. 'dead:age', 0, most + 100)
   for _, id in ipairs(ids) do
-    local mark = read_mark(id)
+    local mark = lane.read_mark(id)
     if #rows == most then break end
     if mark and mark.status ~= REPLAYING then
       if mark.expires <= now then
@@ -55,16 +55,16 @@ end
 local function forget_dead()
   for at = 5, #ARGV do
     local id = ARGV[at]
-    local mark = read_mark(id)
+    local mark = lane.read_mark(id)
     if mark and mark.status ~= REPLAYING then
-      count_dead(mark, -1)
+      lane.count_dead(mark, -1)
       for _, key in ipairs({ 'mark', 'dead', 'tried' }) do redis.call('HDEL', P .. key, id) end
       redis.call('ZREM', P .. 'dead:age', id)
       local record = redis.call('HGET', P .. 'jobs', id)
       if not record then redis.call('ZREM', P .. 'index', id) end
     end
   end
-  flush()
+  lane.flush()
   return {}
 end
 

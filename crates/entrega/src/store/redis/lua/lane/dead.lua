@@ -2,42 +2,42 @@
 
 local ended, ended_count = {}, 0
 
-local function note_end(id)
+function lane.note_end(id)
   ended_count = ended_count + 1
   ended[ended_count] = id
 end
 
-local function read_mark(id)
+function lane.read_mark(id)
   local packed = redis.call('HGET', P .. 'mark', id)
   return packed and cmsgpack.unpack(packed)
 end
 
-local function is_open(mark) return mark.status == PENDING or mark.status == REPLAYING end
+function lane.is_open(mark) return mark.status == PENDING or mark.status == REPLAYING end
 
-local function count_dead(mark, by)
-  if not is_open(mark) then return end
+function lane.count_dead(mark, by)
+  if not lane.is_open(mark) then return end
   local hour = math.floor(mark.moved / 3600000000)
   local field = mark.tenant .. '\0' .. mark.code .. '\0' .. string.format('%d', hour)
   if redis.call('HINCRBY', P .. 'dead:counts', field, by) <= 0 then redis.call('HDEL', P .. 'dead:counts', field) end
   state.dead = state.dead + by
 end
 
-local function write_mark(id, mark, old)
-  if old then count_dead(old, -1) end
-  count_dead(mark, 1)
+function lane.write_mark(id, mark, old)
+  if old then lane.count_dead(old, -1) end
+  lane.count_dead(mark, 1)
   redis.call('HSET', P .. 'mark', id, cmsgpack.pack(mark))
 end
 
-local function change_status(id, status)
-  local old, mark = read_mark(id), read_mark(id)
+function lane.change_status(id, status)
+  local old, mark = lane.read_mark(id), lane.read_mark(id)
   if mark then
     mark.status = status
-    write_mark(id, mark, old)
+    lane.write_mark(id, mark, old)
   end
 end
 
-local function bury(id, json, mark)
-  write_mark(id, mark, read_mark(id))
+function lane.bury(id, json, mark)
+  lane.write_mark(id, mark, lane.read_mark(id))
   redis.call('HSET', P .. 'dead', id, json)
   redis.call('ZADD', P .. 'dead:age', mark.moved, id)
   redis.call('HDEL', P .. 'tried', id)
@@ -45,12 +45,12 @@ local function bury(id, json, mark)
 end
 
 -- A replay that ended undelivered: its entry waits again, with what was tried.
-local function return_to_dead(id, mark, reason)
-  local old = read_mark(id)
+function lane.return_to_dead(id, mark, reason)
+  local old = lane.read_mark(id)
   mark.status = PENDING
   mark.notes = mark.notes or {}
   mark.notes[#mark.notes + 1] = reason
-  write_mark(id, mark, old)
+  lane.write_mark(id, mark, old)
   local history = redis.call('HGET', P .. 'history', id)
   if history then
     local tried = redis.call('HGET', P .. 'tried', id) or ''
@@ -61,18 +61,19 @@ local function return_to_dead(id, mark, reason)
 end
 
 -- The end of a job that was not delivered; it has been taken out.
-local function drop(id, how, reason)
-  local mark = read_mark(id)
+function lane.drop(id, how, reason)
+  local mark = lane.read_mark(id)
   if mark then
-    return_to_dead(id, mark, reason)
+    lane.return_to_dead(id, mark, reason)
   else
     redis.call('HSET', P .. 'ends', id, struct.pack('>dBc0Hc0', now, #how, how, #reason, reason))
   end
-  note_end(id)
+  lane.note_end(id)
 end
 
-local function lane_hold(node)
+function lane.lane_hold(node)
   if state.paused then return 'paused', nil end
-  if node_running(node) >= policy.concurrency then return 'concurrency', nil end
-  return gate_hold(lane_gate, running_in_all())
+  if lane.node_running(node) >= policy.concurrency then return 'concurrency', nil end
+  if not lane_gate then return nil end
+  return lane.gate_hold(lane_gate, lane.running_in_all())
 end

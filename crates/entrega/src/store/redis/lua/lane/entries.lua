@@ -3,43 +3,43 @@
 local FORMAT = '>BBBBHI4dddBc0Bc0'
 local entries, entries_touched = {}, {}
 
-local function read_entry(id, packed)
+function lane.read_entry(id, packed)
   local place, priority, generation, has_history, attempt, size, due, expires, token, tenant, node =
     struct.unpack(FORMAT, packed)
   return { id = id, place = place, priority = priority, generation = generation, has_history = has_history,
     attempt = attempt, size = size, due = due, expires = expires, token = token, tenant = tenant, node = node }
 end
 
-local function entry(id)
+function lane.entry(id)
   local e = entries[id]
   if e == nil then
     local packed = redis.call('HGET', P .. 'live', id)
-    e = packed and read_entry(id, packed)
+    e = packed and lane.read_entry(id, packed)
     entries[id] = e
   end
   return e
 end
 
 -- Reads many at once.
-local function preload(ids)
+function lane.preload(ids)
   for first = 1, #ids, CHUNK do
     local last = math.min(first + CHUNK - 1, #ids)
     local found = redis.call('HMGET', P .. 'live', unpack(ids, first, last))
     for offset = 1, last - first + 1 do
       local id = ids[first + offset - 1]
-      if entries[id] == nil then entries[id] = found[offset] and read_entry(id, found[offset]) end
+      if entries[id] == nil then entries[id] = found[offset] and lane.read_entry(id, found[offset]) end
     end
   end
 end
 
-local function touch(e) entries_touched[e.id] = true end
+function lane.touch(e) entries_touched[e.id] = true end
 
-local function forget(e)
+function lane.forget(e)
   entries[e.id] = false
   entries_touched[e.id] = true
 end
 
-local function state_of(e)
+function lane.state_of(e)
   if e.place == BLOCKED then return 'blocked' end
   if e.place == RUNNING then return 'running' end
   if e.attempt > 0 then return 'retry_wait' end
@@ -52,7 +52,7 @@ end
 local arrivals = { [0] = {}, {}, {} }
 local leases = {}
 
-local function write_set(key, changes)
+function lane.write_set(key, changes)
   local add, remove = {}, {}
   for id, score in pairs(changes) do
     if score then
@@ -62,24 +62,33 @@ local function write_set(key, changes)
       remove[#remove + 1] = id
     end
   end
-  if #remove > 0 then call_many('ZREM', key, remove) end
-  if #add > 0 then call_many('ZADD', key, add) end
+  if #remove > 0 then lane.call_many('ZREM', key, remove) end
+  if #add > 0 then lane.call_many('ZADD', key, add) end
 end
 
-local function write_arrivals(priority)
-  write_set(P .. 'arrivals:' .. priority, arrivals[priority])
+-- A short member would be kept in a list that is walked from its start; one this long is found at once.
+local LEASE_TAIL = string.rep('-', 49)
+
+function lane.write_leases()
+  local changes = {}
+  for id, till in pairs(leases) do changes[id .. LEASE_TAIL] = till end
+  lane.write_set(P .. 'leases', changes)
+end
+
+function lane.write_arrivals(priority)
+  lane.write_set(P .. 'arrivals:' .. priority, arrivals[priority])
   arrivals[priority] = {}
 end
 
-local function arrive_last(e)
+function lane.arrive_last(e)
   state.seq = state.seq + 1
   arrivals[e.priority][e.id] = state.seq
 end
 
 -- A retry is older than whatever arrived since: it is the last to be pushed out.
-local function arrive_first(e)
+function lane.arrive_first(e)
   state.front = state.front - 1
   arrivals[e.priority][e.id] = state.front
 end
 
-local function unlist(e) arrivals[e.priority][e.id] = false end
+function lane.unlist(e) arrivals[e.priority][e.id] = false end

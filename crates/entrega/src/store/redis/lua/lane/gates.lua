@@ -1,6 +1,6 @@
 -- Whatever may hold jobs back, before a lane or before one tenant: throttle, cadence, breaker, an asked-for pause.
 
-local function gate_of(scope, kept, starts)
+function lane.gate_of(scope, kept, starts)
   local throttle, breaker, cadence = policy.throttle, policy.breaker, nil
   if throttle and throttle.scope ~= scope then throttle = nil end
   if breaker and breaker.scope ~= scope then breaker = nil end
@@ -9,10 +9,10 @@ local function gate_of(scope, kept, starts)
   return { kept = kept, starts = starts, throttle = throttle, breaker = breaker, cadence = cadence }
 end
 
-local lane_gate = gate_of('lane', state.gate, P .. 'starts')
+local lane_gate = lane.gate_of('lane', state.gate, P .. 'starts')
 
 -- From when on the throttle allows the next start.
-local function throttle_next(gate)
+function lane.throttle_next(gate)
   if not gate.count then gate.count = redis.call('LLEN', gate.starts) end
   if gate.count < gate.throttle.max then return 0 end
   if not gate.oldest then gate.oldest = tonumber(redis.call('LINDEX', gate.starts, -gate.throttle.max)) end
@@ -20,7 +20,7 @@ local function throttle_next(gate)
 end
 
 -- What holds a start now: its name and until when, `nil` for "until an attempt has ended".
-local function gate_hold(gate, running)
+function lane.gate_hold(gate, running)
   if not gate then return nil end
   local kept = gate.kept
   if gate.breaker then
@@ -32,18 +32,18 @@ local function gate_hold(gate, running)
   end
   if now < (kept.not_before or 0) then return 'retry_after', kept.not_before end
   if gate.throttle then
-    local next = throttle_next(gate)
+    local next = lane.throttle_next(gate)
     if now < next then return 'throttle', next end
   end
   if gate.cadence and now < (kept.next or 0) then return 'cadence', kept.next end
   return nil
 end
 
-local function gate_start(gate)
+function lane.gate_start(gate)
   if not gate then return end
   local kept = gate.kept
   if gate.throttle then
-    throttle_next(gate)
+    lane.throttle_next(gate)
     while gate.count >= gate.throttle.max do
       redis.call('LPOP', gate.starts)
       gate.count = gate.count - 1
@@ -59,7 +59,7 @@ local function gate_start(gate)
   end
 end
 
-local function breaker_learn(gate, lesson)
+function lane.breaker_learn(gate, lesson)
   local kept, ramp = gate.kept, gate.kept.ramp or RAMP_FREE
   if lesson == 'up' or lesson == 'slower' then
     if not kept.shut then
@@ -84,7 +84,7 @@ local function breaker_learn(gate, lesson)
   end
 end
 
-local function gate_learn(gate, lesson, pause, took)
+function lane.gate_learn(gate, lesson, pause, took)
   if not gate then return end
   local kept, cadence = gate.kept, gate.cadence
   if lesson == 'slower' and pause >= 0 then
@@ -100,5 +100,5 @@ local function gate_learn(gate, lesson, pause, took)
       kept.interval = math.max(interval - cadence.step, cadence.min)
     end
   end
-  if gate.breaker then breaker_learn(gate, lesson) end
+  if gate.breaker then lane.breaker_learn(gate, lesson) end
 end

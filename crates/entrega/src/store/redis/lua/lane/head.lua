@@ -8,6 +8,8 @@
 -- one command per key, not one per job.
 
 local P = KEYS[1]
+-- The rules. In one table, because a function that closes over many others is slow to make, and all are made in every call.
+local lane = {}
 local FOREVER = 9007199254740991
 local RAMP_FREE = 4294967295
 local PAUSE_MAX = 86400000000
@@ -24,7 +26,7 @@ local shift = now - tonumber(ARGV[2])
 local policy = cjson.decode(ARGV[3])
 
 -- From the sender's clock to the server's.
-local function here(moment)
+function lane.here(moment)
   moment = tonumber(moment)
   if moment >= FOREVER then return FOREVER end
   return moment + shift
@@ -32,7 +34,7 @@ end
 
 -- Calls a command with many arguments, as many at a time as Lua can pass.
 local CHUNK = 1000
-local function call_many(command, key, list)
+function lane.call_many(command, key, list)
   local length = #list
   for first = 1, length, CHUNK do
     redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, length)))

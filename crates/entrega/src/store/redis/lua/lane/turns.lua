@@ -2,30 +2,37 @@
 
 local tenants, tenants_touched = {}, {}
 
-local function read_tenant(name, packed)
-  local t = cmsgpack.unpack(packed)
-  t.name = name
-  t.gate = gate_of('tenant', t.kept, P .. 'starts:' .. name)
+-- Number, parked, running, weight, round, processed, last, streak, on which rings, ready jobs by priority, and then what
+-- its gate keeps.
+local TENANT = '>IdIIddddBBBIII'
+
+function lane.read_tenant(name, packed)
+  local number, parked, running, weight, round, processed, last, streak, ring0, ring1, ring2, ready0, ready1, ready2, at =
+    struct.unpack(TENANT, packed)
+  local t = { name = name, number = number, parked = parked, running = running, weight = weight, round = round,
+    processed = processed, last = last, streak = streak, ring = { ring0 == 1, ring1 == 1, ring2 == 1 }, ready = { ready0, ready1, ready2 },
+    kept = at > #packed and {} or cmsgpack.unpack(string.sub(packed, at)) }
+  t.gate = lane.gate_of('tenant', t.kept, P .. 'starts:' .. name)
   return t
 end
 
-local function find_tenant(name)
+function lane.find_tenant(name)
   local t = tenants[name]
   if t == nil then
     local packed = redis.call('HGET', P .. 'tenants', name)
-    t = packed and read_tenant(name, packed)
+    t = packed and lane.read_tenant(name, packed)
     tenants[name] = t
   end
   return t
 end
 
 -- The tenant, made on first sight.
-local function enter(name)
-  local t = find_tenant(name)
+function lane.enter(name)
+  local t = lane.find_tenant(name)
   if not t then
     t = { name = name, number = state.tenants, parked = 0, running = 0, weight = 1, round = state.rounds,
-      processed = 0, last = 0, streak = 0, ring = { false, false, false }, kept = {} }
-    t.gate = gate_of('tenant', t.kept, P .. 'starts:' .. name)
+      processed = 0, last = 0, streak = 0, ring = { false, false, false }, ready = { 0, 0, 0 }, kept = {} }
+    t.gate = lane.gate_of('tenant', t.kept, P .. 'starts:' .. name)
     if state.tenants == 0 then state.first = name end
     state.tenants = state.tenants + 1
     tenants[name] = t
@@ -35,166 +42,231 @@ local function enter(name)
 end
 
 -- Whose queue a tenant's jobs stand in: with turns off, everybody's stand in the first one's.
-local function owner_of(t)
+function lane.owner_of(t)
   if policy.turns then return t end
-  return enter(state.first)
+  return lane.enter(state.first)
 end
 
-local queues = {}
+local QUEUE = { [0] = P .. 'queue:0:', P .. 'queue:1:', P .. 'queue:2:' }
+local RING = { [0] = P .. 'ring:0', P .. 'ring:1', P .. 'ring:2' }
 
-local function queue(name, priority)
-  local key = P .. 'queue:' .. priority .. ':' .. name
-  local q = queues[key]
-  if not q then
-    q = { key = key, length = redis.call('LLEN', key), pushed = {} }
-    queues[key] = q
-  end
-  return q
-end
+-- What is to be added to the queues: key -> ids.
+local pushed = {}
 
-local function write_queue(q)
-  if #q.pushed > 0 then
-    call_many('RPUSH', q.key, q.pushed)
-    q.pushed = {}
+function lane.write_queue(key)
+  if pushed[key] then
+    lane.call_many('RPUSH', key, pushed[key])
+    pushed[key] = nil
   end
 end
 
-local fronts = {}
+-- The tenants in line: the first of them, how many of those have left the front, and who joined at the end.
+local AHEAD = 8
+local rings = { [0] = { at = 1, names = {}, joined = {} }, { at = 1, names = {}, joined = {} },
+  { at = 1, names = {}, joined = {} } }
 
-local function ring_front(priority)
-  if fronts[priority] == nil then fronts[priority] = redis.call('LINDEX', P .. 'ring:' .. priority, 0) end
-  return fronts[priority]
+function lane.write_ring(priority)
+  local ring = rings[priority]
+  if ring.at > 1 then redis.call('LPOP', RING[priority], ring.at - 1) end
+  if #ring.joined > 0 then lane.call_many('RPUSH', RING[priority], ring.joined) end
+  rings[priority] = { at = 1, names = {}, joined = {} }
 end
 
-local function join(t, priority)
+-- Reads many tenants at once.
+function lane.preload_tenants(names)
+  if #names == 0 then return end
+  local found = redis.call('HMGET', P .. 'tenants', unpack(names))
+  for index, name in ipairs(names) do
+    if tenants[name] == nil and found[index] then tenants[name] = lane.read_tenant(name, found[index]) end
+  end
+end
+
+function lane.ring_front(priority)
+  local ring = rings[priority]
+  local name = ring.names[ring.at]
+  if not name and not ring.is_empty then
+    lane.write_ring(priority)
+    ring = rings[priority]
+    ring.names = redis.call('LRANGE', RING[priority], 0, AHEAD - 1)
+    ring.is_empty = #ring.names == 0
+    lane.preload_tenants(ring.names)
+    name = ring.names[1]
+  end
+  return name
+end
+
+function lane.join(t, priority)
   if t.parked ~= 0 or t.ring[priority + 1] then return end
   if not (t.ring[1] or t.ring[2] or t.ring[3]) then t.round = state.rounds end
   t.ring[priority + 1] = true
   tenants_touched[t.name] = true
-  redis.call('RPUSH', P .. 'ring:' .. priority, t.name)
-  if not fronts[priority] then fronts[priority] = nil end
+  local ring = rings[priority]
+  ring.joined[#ring.joined + 1] = t.name
+  ring.is_empty = nil
 end
 
 -- Takes the front of a ring off it.
-local function leave(priority)
+function lane.leave(priority)
   state.left[priority + 1] = 0
-  local name = redis.call('LPOP', P .. 'ring:' .. priority)
-  fronts[priority] = nil
+  local name = lane.ring_front(priority)
   if name then
-    enter(name).ring[priority + 1] = false
+    rings[priority].at = rings[priority].at + 1
+    lane.enter(name).ring[priority + 1] = false
     tenants_touched[name] = true
   end
 end
 
-local function parked_member(t) return string.format('%010d:%s', t.number, t.name) end
+-- The front of a ring goes to its end.
+function lane.rotate(priority)
+  local ring = rings[priority]
+  ring.joined[#ring.joined + 1] = ring.names[ring.at]
+  ring.at = ring.at + 1
+end
 
-local function park(t, priority, till)
-  leave(priority)
+function lane.parked_member(t) return string.format('%010d:%s', t.number, t.name) end
+
+function lane.park(t, priority, till)
+  lane.leave(priority)
   if t.parked ~= 0 then return end
   t.parked = till or -1
-  if till then redis.call('ZADD', P .. 'parked', till, parked_member(t)) end
+  if till then
+    redis.call('ZADD', P .. 'parked', till, lane.parked_member(t))
+    state.parked = state.parked + 1
+  end
   tenants_touched[t.name] = true
 end
 
-local function unpark(t)
-  if t.parked > 0 then redis.call('ZREM', P .. 'parked', parked_member(t)) end
+function lane.unpark(t)
+  if t.parked > 0 then
+    redis.call('ZREM', P .. 'parked', lane.parked_member(t))
+    state.parked = state.parked - 1
+  end
   t.parked = 0
   tenants_touched[t.name] = true
   for priority = 0, 2 do
-    if queue(t.name, priority).length > 0 then join(t, priority) end
+    if t.ready[priority + 1] > 0 then lane.join(t, priority) end
   end
 end
 
 -- What held a tenant may have been relaxed since: under new rules everybody is looked at again.
-local function unpark_all()
+function lane.unpark_all()
+  if state.parked == 0 then return end
   for _, member in ipairs(redis.call('ZRANGE', P .. 'parked', 0, MOVES_MAX - 1)) do
-    unpark(enter(string.sub(member, 12)))
+    lane.unpark(lane.enter(string.sub(member, 12)))
   end
 end
 
-local function unpark_due()
+function lane.unpark_due()
+  if state.parked == 0 then return end
   local due = redis.call('ZRANGEBYSCORE', P .. 'parked', '-inf', now, 'LIMIT', 0, MOVES_MAX)
-  for _, member in ipairs(due) do unpark(enter(string.sub(member, 12))) end
+  for _, member in ipairs(due) do lane.unpark(lane.enter(string.sub(member, 12))) end
 end
 
-local function tenant_hold(t)
+function lane.tenant_hold(t)
   if t.running >= policy.tenant_concurrency and policy.turns then return 'tenant_concurrency', nil end
-  return gate_hold(t.gate, t.running)
+  return lane.gate_hold(t.gate, t.running)
 end
 
-local function enqueue(e)
-  local owner = owner_of(enter(e.tenant))
-  local q = queue(owner.name, e.priority)
-  q.pushed[#q.pushed + 1] = e.id
-  q.length = q.length + 1
-  join(owner, e.priority)
+function lane.enqueue(e)
+  local owner = lane.owner_of(lane.enter(e.tenant))
+  local key = QUEUE[e.priority] .. owner.name
+  local list = pushed[key]
+  if not list then
+    list = {}
+    pushed[key] = list
+  end
+  list[#list + 1] = e.id
+  owner.ready[e.priority + 1] = owner.ready[e.priority + 1] + 1
+  tenants_touched[owner.name] = true
+  lane.join(owner, e.priority)
 end
 
 -- Takes a ready job off its queue, wherever it stands: the newest are looked at first.
-local function dequeue(e)
+function lane.dequeue(e)
   -- It stands where it was put, also if turns have been switched on or off since.
-  for _, name in ipairs({ owner_of(enter(e.tenant)).name, e.tenant, state.first }) do
-    local q = queue(name, e.priority)
-    write_queue(q)
-    local removed = redis.call('LREM', q.key, -1, e.id)
-    q.length = q.length - removed
-    if removed > 0 then return end
+  for _, name in ipairs({ lane.owner_of(lane.enter(e.tenant)).name, e.tenant, state.first }) do
+    local key = QUEUE[e.priority] .. name
+    lane.write_queue(key)
+    if redis.call('LREM', key, -1, e.id) > 0 then
+      local owner = lane.enter(name)
+      owner.ready[e.priority + 1] = owner.ready[e.priority + 1] - 1
+      tenants_touched[name] = true
+      return
+    end
   end
 end
 
--- The next job by priority and turn, taken off its queue, and whose queue that was. Tenants that may not go are parked
--- on the way; after many of them it is enough for one call.
+-- How many of a tenant's jobs may go in a row before anything must be looked at again. Gates judge every start.
+function lane.run_of(t, priority)
+  if lane_gate or t.gate or not policy.turns then return 1 end
+  local left = state.left[priority + 1]
+  if left == 0 then left = math.max(policy.batch * t.weight, 1) end
+  return math.min(left, policy.tenant_concurrency - t.running)
+end
+
+-- The next jobs by priority and turn, at most so many, taken off their queue, and whose queue that was. Tenants that may
+-- not go are parked on the way; after many of them it is enough for one call.
 local passed, is_tired = 0, false
-local function take_front()
+function lane.take_front(most)
   for priority = 0, 2 do
-    local name = ring_front(priority)
+    local name = lane.ring_front(priority)
     while name do
       passed = passed + 1
       if passed > 2 * MOVES_MAX then
         is_tired = true
         return nil
       end
-      local t = enter(name)
-      local q = queue(name, priority)
-      if q.length == 0 then
-        leave(priority)
+      local t = lane.enter(name)
+      if t.ready[priority + 1] == 0 then
+        lane.leave(priority)
       else
-        local held, till = tenant_hold(t)
+        local held, till = lane.tenant_hold(t)
         if not held then
-          write_queue(q)
-          q.length = q.length - 1
-          return redis.call('LPOP', q.key), t
+          local key = QUEUE[priority] .. name
+          lane.write_queue(key)
+          local ids = redis.call('LPOP', key, math.min(most, lane.run_of(t, priority))) or {}
+          -- A queue that holds fewer than was counted would never be left.
+          t.ready[priority + 1] = #ids > 0 and t.ready[priority + 1] - #ids or 0
+          tenants_touched[name] = true
+          return ids, t
         end
-        park(t, priority, till)
+        lane.park(t, priority, till)
       end
-      name = ring_front(priority)
+      name = lane.ring_front(priority)
     end
   end
   return nil
 end
 
--- Counts the job that `take_front` gave as its owner's turn.
-local function serve(t, owner, priority)
-  local left = state.left
-  if left[priority + 1] == 0 then
-    left[priority + 1] = math.max(policy.batch * owner.weight, 1)
+-- The first of the jobs that `take_front` gave is about to start.
+function lane.begin_turn(owner, priority)
+  if state.left[priority + 1] == 0 then
+    state.left[priority + 1] = math.max(policy.batch * owner.weight, 1)
     state.rounds = state.rounds + 1
     owner.streak = 0
   end
-  left[priority + 1] = left[priority + 1] - 1
+end
+
+-- So many of them started: they count as their owner's turn.
+function lane.serve(owner, priority, jobs)
+  local left = state.left
+  left[priority + 1] = left[priority + 1] - jobs
   local is_over = left[priority + 1] == 0
-  if queue(owner.name, priority).length == 0 then
-    leave(priority)
+  if owner.ready[priority + 1] == 0 then
+    lane.leave(priority)
   elseif is_over then
-    redis.call('LMOVE', P .. 'ring:' .. priority, P .. 'ring:' .. priority, 'LEFT', 'RIGHT')
-    fronts[priority] = nil
+    lane.rotate(priority)
   end
   owner.round = state.rounds
+  tenants_touched[owner.name] = true
+end
+
+-- Counts one of them as its tenant's.
+function lane.start_of(t)
   t.streak = t.streak + 1
   t.running = t.running + 1
   t.processed = t.processed + 1
   t.last = now
-  gate_start(t.gate)
-  tenants_touched[owner.name] = true
+  lane.gate_start(t.gate)
   tenants_touched[t.name] = true
 end

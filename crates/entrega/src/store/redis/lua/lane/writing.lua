@@ -1,7 +1,7 @@
 -- Everything that was changed, written once.
 
 -- Calls whoever sleeps: there may be something to claim.
-local function wake()
+function lane.wake()
   if state.hungry then
     state.hungry = nil
     redis.call('PUBLISH', policy.news, 'wake ' .. policy.lane)
@@ -9,7 +9,7 @@ local function wake()
 end
 
 -- Tells whoever waits for a job on any node.
-local function tell_ended()
+function lane.tell_ended()
   if ended_count == 0 or redis.call('EXISTS', P .. 'waited') == 0 then return end
   for index = 1, ended_count do
     if redis.call('ZREM', P .. 'waited', ended[index]) == 1 then
@@ -18,7 +18,7 @@ local function tell_ended()
   end
 end
 
-local function write_entries()
+function lane.write_entries()
   local set, gone = {}, {}
   for id in pairs(entries_touched) do
     local e = entries[id]
@@ -30,27 +30,30 @@ local function write_entries()
       gone[#gone + 1] = id
     end
   end
-  if #set > 0 then call_many('HSET', P .. 'live', set) end
-  if #gone > 0 then call_many('HDEL', P .. 'live', gone) end
+  if #set > 0 then lane.call_many('HSET', P .. 'live', set) end
+  if #gone > 0 then lane.call_many('HDEL', P .. 'live', gone) end
 end
 
-local function write_tenants()
+function lane.write_tenants()
   local set = {}
   for name in pairs(tenants_touched) do
     local t = tenants[name]
     set[#set + 1] = name
-    set[#set + 1] = cmsgpack.pack({ number = t.number, parked = t.parked, running = t.running, weight = t.weight,
-      round = t.round, processed = t.processed, last = t.last, streak = t.streak, ring = t.ring, kept = t.kept })
+    local kept = next(t.kept) and cmsgpack.pack(t.kept) or ''
+    local ring = t.ring
+    set[#set + 1] = struct.pack(TENANT, t.number, t.parked, t.running, t.weight, t.round, t.processed, t.last,
+      t.streak, ring[1] and 1 or 0, ring[2] and 1 or 0, ring[3] and 1 or 0, t.ready[1], t.ready[2], t.ready[3]) .. kept
   end
-  if #set > 0 then call_many('HSET', P .. 'tenants', set) end
+  if #set > 0 then lane.call_many('HSET', P .. 'tenants', set) end
 end
 
-local function flush()
-  write_entries()
-  write_tenants()
-  for _, q in pairs(queues) do write_queue(q) end
-  for priority = 0, 2 do write_arrivals(priority) end
-  write_set(P .. 'leases', leases)
+function lane.flush()
+  lane.write_entries()
+  lane.write_tenants()
+  for key in pairs(pushed) do lane.write_queue(key) end
+  for priority = 0, 2 do lane.write_ring(priority) end
+  for priority = 0, 2 do lane.write_arrivals(priority) end
+  lane.write_leases()
   for node, running in pairs(nodes) do
     if running > 0 then
       redis.call('HSET', P .. 'nodes', node, running)
@@ -58,6 +61,6 @@ local function flush()
       redis.call('HDEL', P .. 'nodes', node)
     end
   end
-  tell_ended()
+  lane.tell_ended()
   redis.call('SET', P .. 'state', cmsgpack.pack(state))
 end
