@@ -177,6 +177,17 @@ impl Lane {
         left.map_or(Admission::Admitted, Admission::Preempted)
     }
 
+    /// Lets a job in that must get in, whatever the lane's size; staged like any other. `false`, and nothing changes, if
+    /// it is here.
+    pub fn admit_always(&mut self, job: &Waiting) -> bool {
+        let is_new = self.slab.find(job.id).is_none();
+        if is_new {
+            let slot = self.insert(job);
+            self.staged.push(slot);
+        }
+        is_new
+    }
+
     /// Makes all staged jobs claimable.
     pub fn publish(&mut self, now: Time) {
         for slot in std::mem::take(&mut self.staged) {

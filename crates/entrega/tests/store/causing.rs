@@ -17,7 +17,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A settlement that causes these jobs.
 fn causing(f: &Fixture, claimed: ClaimedJob, transition: Transition, causes: &[&Job]) -> Settlement {
-    Settlement { causes: causes.iter().map(|job| Job::clone(job)).collect(), ..f.settlement(claimed, transition) }
+    Settlement { causes: causes.iter().copied().cloned().collect(), ..f.settlement(claimed, transition) }
 }
 
 async fn settle(f: &Fixture, settlements: Vec<Settlement>) {
@@ -161,6 +161,24 @@ pub(crate) async fn a_job_caused_again_while_it_waits_or_runs_comes_once(f: &Fix
     assert_eq!((second.attempt, second.history.len()), (2, 1), "it is still the first one");
     f.done(second).await;
     assert!(f.claim_ids("single").await.is_empty());
+}
+
+/// Whichever comes first: the store has it once, and goes on. A local store that met both in one write panicked.
+pub(crate) async fn a_job_caused_and_submitted_at_the_same_time_comes_once(f: &Fixture) {
+    for _ in 0..20 {
+        let job = f.job("small", "acme");
+        f.add("http", "acme").await;
+        let settlement = causing(f, f.claim_one("http").await, Transition::Done, &[&job]);
+        let lane = lane("http");
+        let (settled, submitted) =
+            tokio::join!(f.store.settle(&lane, vec![settlement]), f.store.submit(vec![job.clone()]));
+        settled.unwrap();
+        let submitted = submitted.unwrap();
+        let is_answered = matches!(submitted[..], [Submitted::Accepted { pushed_out: None } | Submitted::Duplicate]);
+        assert!(is_answered, "{submitted:?}");
+        cause_and_wait(f, &[]).await;
+        assert_eq!(f.claim_ids("small").await, [job.id]);
+    }
 }
 
 pub(crate) async fn a_job_caused_again_after_its_end_does_not_come_back(f: &Fixture) {

@@ -78,6 +78,7 @@ macro_rules! exercise {
                 a_job_caused_again_after_its_end_does_not_come_back
                 a_refused_settlement_causes_nothing
                 causing_a_job_of_an_unknown_lane_is_refused_whole
+                a_job_caused_and_submitted_at_the_same_time_comes_once
             }
             cancelling {
                 a_waiting_job_is_cancelled_with_the_reason

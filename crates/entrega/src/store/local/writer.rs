@@ -116,7 +116,6 @@ impl Writer {
         let mut ended = Vec::new();
         let mut answers = Vec::new();
         let (mut retried, mut thens) = (Vec::new(), Vec::new());
-        let mut caused: Vec<Prepared> = Vec::new();
         let mut remembered = Remembered::new();
         for command in group {
             match command {
@@ -133,7 +132,8 @@ impl Writer {
                 Command::Settle { batch: more, ended: ids, retries, causes, permit } => {
                     batch.ops.extend(more.ops);
                     for cause in causes {
-                        self.let_in(cause, &mut batch, &mut caused)?;
+                        touched.entry(cause.lane.name.clone()).or_insert_with(|| cause.lane.clone());
+                        self.let_in(cause, &mut batch)?;
                     }
                     ended.extend(ids);
                     retried.extend(retries);
@@ -159,10 +159,6 @@ impl Writer {
             assert!(was_running, "{ticket:?} was settled twice");
             lane.wake.notify_one();
         }
-        for Prepared { lane, waiting, .. } in caused {
-            lane.machine.lock().restore(now, &waiting);
-            lane.wake.notify_one();
-        }
         thens.into_iter().for_each(|then| then(&self.shared));
         self.shared.waiters.tell(&ended);
         answers.into_iter().for_each(Answer::give);
@@ -170,16 +166,12 @@ impl Writer {
     }
 
     /// Takes a job that another one caused: whatever the lane's size, and once.
-    fn let_in(&self, mut job: Prepared, batch: &mut Batch, caused: &mut Vec<Prepared>) -> Result<(), DiskError> {
-        let id = job.waiting.id;
-        let disk = &*self.shared.disk;
-        let is_known = caused.iter().any(|other| other.waiting.id == id)
-            || records::load_stored(disk, id)?.is_some()
-            || records::load_dead(disk, id)?.is_some();
-        if !is_known {
-            batch.put(Table::Jobs, id_key(id), std::mem::take(&mut job.job));
-            batch.put(Table::Live, id_key(id), std::mem::take(&mut job.live));
-            caused.push(job);
+    fn let_in(&self, job: Prepared, batch: &mut Batch) -> Result<(), DiskError> {
+        let (id, disk) = (job.waiting.id, &*self.shared.disk);
+        let came_before = records::load_stored(disk, id)?.is_some() || records::load_dead(disk, id)?.is_some();
+        if !came_before && job.lane.machine.lock().admit_always(&job.waiting) {
+            batch.put(Table::Jobs, id_key(id), job.job);
+            batch.put(Table::Live, id_key(id), job.live);
         }
         Ok(())
     }

@@ -14,9 +14,7 @@ use entrega_core::name::LaneName;
 use futures_util::future;
 use tokio::sync::Notify;
 
-use super::answer::micros;
-use super::script::even_when_full;
-use super::{RedisStore, Shared};
+use super::RedisStore;
 use crate::store::{
     ChangeError, ClaimBatch, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, Page, Paged, Settlement,
     StoreError, StoreHealth, Submitted, Swept,
@@ -111,7 +109,8 @@ impl JobStore for RedisStore {
                 return Ok(());
             }
             let lane = self.shared.lane(&lane)?;
-            self.shared.wait_for(&lane.keys.key("waited"), id).await?;
+            let length = 2 * WAIT_AGAIN.as_micros() as u64;
+            self.shared.change(lane, "wait", |call| call.arg(id.as_bytes()).arg(length)).await?;
             // It may have ended before the others knew that somebody waits.
             let now = self.shared.view(lane, id).await?;
             if now.is_none_or(|view| rests(view.state)) {
@@ -171,16 +170,4 @@ impl JobStore for RedisStore {
 
 fn rests(state: JobState) -> bool {
     state.is_end() || state == JobState::Blocked
-}
-
-impl Shared {
-    /// Says that somebody waits for a job, for a while; forgets those who no longer do.
-    async fn wait_for(&self, key: &str, id: JobId) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        let until = micros(now + 2 * WAIT_AGAIN);
-        let until = until.to_string();
-        self.link.ask(&even_when_full(&[b"ZADD", key.as_bytes(), until.as_bytes(), id.as_bytes()])).await?;
-        self.link.ask(redis::cmd("ZREMRANGEBYSCORE").arg(key).arg("-inf").arg(micros(now))).await?;
-        Ok(())
-    }
 }

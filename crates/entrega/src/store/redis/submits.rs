@@ -99,7 +99,7 @@ impl Shared {
                     self.rejected.fetch_add(group.len() as u64, Ordering::Relaxed);
                     return refuse(group, &|| StoreError::MemoryFull);
                 }
-                return refuse(group, &|| StoreError::Unreachable { reason: error.to_string() });
+                return refuse(group, &|| error.clone());
             }
         };
         let mut pushed_out = Vec::new();

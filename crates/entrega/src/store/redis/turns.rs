@@ -154,6 +154,10 @@ impl Shared {
             settlement.causes.iter().try_for_each(|job| self.lane(&job.lane).map(drop))?;
         }
         for settlement in settlements {
+            if lane.turns.permits.available_permits() == 0 {
+                // What is here must leave before the rest has room.
+                lane.turns.some.notify_one();
+            }
             let permit = lane.turns.permits.clone().acquire_owned().await;
             let permit = permit.map_err(|_| StoreError::Stopped { reason: "it is shutting down".into() })?;
             let sending = self.prepare(lane, settlement, permit).await;

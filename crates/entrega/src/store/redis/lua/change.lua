@@ -74,6 +74,12 @@ local change = {
     lane.write_mark(id, mark, old)
   end,
 
+  -- Somebody waits for the job, for a while; those who no longer do are forgotten. id, how long
+  wait = function()
+    redis.call('ZADD', P .. 'waited', now + tonumber(ARGV[6]), id)
+    redis.call('ZREMRANGEBYSCORE', P .. 'waited', '-inf', now)
+  end,
+
   -- A node that stops gives back what it could not finish. id, token, and so on
   release = function()
     for at = 5, #ARGV, 2 do

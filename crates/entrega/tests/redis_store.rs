@@ -1,0 +1,40 @@
+//! The Redis store against real servers: what only it promises. What every store promises is the suite of `store.rs`;
+//! what several processes promise together is in `nodes.rs`.
+//!
+//! # Layout
+//! - `world`: nodes over one server, by a clock in the hand or by the server's
+//! - `fencing`, `leasing`: at most one node holds a job; `settling`: what comes of attempts, in bulk and in other lanes
+//! - `starting`: which servers are refused, and how; `tls`, `sentinels`: the other ways to reach one
+//! - `filling`, `draining`: a server whose memory is full, for the store and through the API
+//! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs
+//! - `hearing`: what nodes tell each other
+
+mod process;
+mod redis;
+
+// The words of the other suites; only some are needed here.
+#[allow(dead_code, reason = "the tests with processes use the rest")]
+#[path = "nodes/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "the tests with processes use the rest")]
+#[path = "nodes/destination.rs"]
+mod destination;
+#[allow(dead_code, reason = "the conformance suite uses the rest")]
+#[path = "store/fixture.rs"]
+mod fixture;
+
+mod redis_store {
+    mod draining;
+    mod fencing;
+    mod filling;
+    mod hanging;
+    mod hearing;
+    mod leasing;
+    mod losing;
+    mod restarting;
+    mod sentinels;
+    mod settling;
+    mod starting;
+    mod tls;
+    mod world;
+}
