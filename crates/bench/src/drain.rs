@@ -1,28 +1,27 @@
 //! The drain: synced jobs, delivered to the sink as fast as the lane lets them.
 //!
-//! Owns: the row's run.
+//! Owns: the run of the rows that drain, on whichever store the engine has.
 //! Invariant: all jobs are durable before the clock starts; it stops when the sink has them and every settlement is
 //! durable.
 //! Never: counts a job that was only attempted.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use entrega::engine::Engine;
 use entrega_core::job::JobState;
 use tokio_util::sync::CancellationToken;
 
 use crate::bare::Shape;
-use crate::frame::Frame;
 use crate::ours;
 use crate::rate::Rate;
 use crate::sink::Sink;
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Jobs per second, embedded store.
-pub async fn embedded(frame: &Frame, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {
-    let folder = frame.scratch("drain")?;
-    let engine = ours::engine(folder.path())?;
+/// Jobs per second of an engine that is not running yet; it has stopped when this returns.
+pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {
     let shutdown = CancellationToken::new();
     let running = {
         let (engine, shutdown) = (engine.clone(), shutdown.clone());
@@ -41,7 +40,7 @@ pub async fn embedded(frame: &Frame, sink: &Sink, shape: Shape, limit: Duration)
     Ok(rate)
 }
 
-async fn drain(engine: &entrega::engine::Engine, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
+async fn drain(engine: &Engine, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
     engine.store.set_paused(&ours::lane(), true).await?;
     ours::fill(engine, url, &shape.body(), shape.requests).await?;
     sink.reset().await?;

@@ -15,6 +15,7 @@ use crate::append::{self, Batches};
 use crate::bare::{self, Shape};
 use crate::bullmq;
 use crate::drain;
+use crate::ours;
 use crate::rate::Rate;
 use crate::redis::Redis;
 use crate::sink::Sink;
@@ -38,6 +39,7 @@ pub struct Frame {
     append: OnceCell<Rate>,
     bullmq: OnceCell<Had<Rate>>,
     drain: OnceCell<Rate>,
+    redis_drain: OnceCell<Had<Rate>>,
 }
 
 impl Frame {
@@ -55,6 +57,7 @@ impl Frame {
             append: OnceCell::new(),
             bullmq: OnceCell::new(),
             drain: OnceCell::new(),
+            redis_drain: OnceCell::new(),
         })
     }
 
@@ -116,12 +119,13 @@ impl Frame {
         self.append.get_or_try_init(measure).await.copied()
     }
 
-    /// Jobs per second of our own drain.
+    /// Jobs per second of our own drain, embedded store.
     pub async fn drain(&self) -> Result<Rate> {
         let measure = || async {
             let shape = self.shape();
             progress(&format!("drain, {} jobs", shape.requests));
-            drain::embedded(self, self.sink().await?, shape, LIMIT).await
+            let folder = self.scratch("drain")?;
+            drain::measure(ours::embedded(folder.path())?, self.sink().await?, shape, LIMIT).await
         };
         self.drain.get_or_try_init(measure).await.copied()
     }
@@ -133,10 +137,29 @@ impl Frame {
             let redis = self.redis().await?;
             let shape = self.shape();
             progress(&format!("BullMQ, {} jobs", shape.requests));
-            let drained = bullmq::drain(&self.out, redis, sink, shape, LIMIT).await;
-            had("BullMQ", drained)
+            let drained = async {
+                redis.clear().await?;
+                bullmq::drain(&self.out, redis, sink, shape, LIMIT).await
+            };
+            had("BullMQ", drained.await)
         };
         Ok(self.bullmq.get_or_init(measure).await.clone())
+    }
+
+    /// Jobs per second of our own drain on the server that BullMQ uses.
+    pub async fn redis_drain(&self) -> Result<Had<Rate>> {
+        let sink = self.sink().await?;
+        let measure = || async {
+            let redis = match self.redis().await {
+                Ok(redis) => redis,
+                Err(why) => return Ok(Err(why)),
+            };
+            let shape = self.shape();
+            progress(&format!("drain on Redis, {} jobs", shape.requests));
+            redis.clear().await?;
+            drain::measure(ours::on_redis(&redis.url()).await?, sink, shape, LIMIT).await.map(Ok)
+        };
+        self.redis_drain.get_or_try_init(measure).await.cloned()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Entrega itself, set up the way the rows need it.
 //!
-//! Owns: an engine on the embedded store in a folder of its own.
+//! Owns: an engine, on the embedded store in a folder of its own or on a Redis server.
 //! Invariant: what is measured is the engine that `entrega serve` runs; only the lane's capacity differs.
 //! Never: turns off syncing.
 
@@ -18,7 +18,9 @@ use entrega::clock::Clock;
 use entrega::engine::Engine;
 use entrega::intake::NewJob;
 use entrega::metrics::Metrics;
+use entrega::store::Store;
 use entrega::store::local::{LocalOptions, LocalStore, LsmDisk};
+use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
@@ -27,6 +29,7 @@ use entrega_core::policy::LanePolicy;
 /// Tenants that the work is spread over, as in real use.
 pub const TENANTS: u64 = 10;
 const CAPACITY: u32 = 2_000_000;
+const RETENTION: Duration = Duration::from_secs(86_400);
 
 /// The lane of all rows.
 pub fn lane() -> LaneName {
@@ -39,21 +42,43 @@ pub fn tenant(number: u64) -> TenantName {
 }
 
 /// An engine on the embedded store in `folder`, not yet running.
-pub fn engine(folder: &Path) -> Result<Arc<Engine>> {
+pub fn embedded(folder: &Path) -> Result<Arc<Engine>> {
     let clock = Clock::system();
-    let policy = LanePolicy { capacity: CAPACITY, ..LanePolicy::http() };
-    let lanes = BTreeMap::from([(lane(), Arc::new(policy))]);
-    let options = LocalOptions {
-        lanes: lanes.clone(),
-        retention: Duration::from_secs(86_400),
-        free_bytes_min: 0,
+    let options = LocalOptions { lanes: lanes(), retention: RETENTION, free_bytes_min: 0, export_dir: None };
+    let store = LocalStore::open(Box::new(LsmDisk::open(folder)?), clock.clone(), options)?;
+    engine(Arc::new(store), clock)
+}
+
+/// An engine on the Redis server at `url`, under keys of its own, not yet running.
+pub async fn on_redis(url: &str) -> Result<Arc<Engine>> {
+    let clock = Clock::system();
+    let options = RedisOptions {
+        url: url.to_owned(),
+        prefix: "entrega-bench".to_owned(),
+        lanes: lanes(),
+        retention: RETENTION,
         export_dir: None,
+        allow_unsafe: false,
+        time_of: TimeOf::Server,
+        lease: None,
+        claim_ahead: true,
     };
+    let store = RedisStore::open(options, clock.clone()).await?;
+    engine(Arc::new(store), clock)
+}
+
+fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
+    let policy = LanePolicy { capacity: CAPACITY, ..LanePolicy::http() };
+    BTreeMap::from([(lane(), Arc::new(policy))])
+}
+
+fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
+    let lanes = lanes();
     let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] };
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() })?;
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Ok(Arc::new(Engine {
-        store: Arc::new(LocalStore::open(Box::new(LsmDisk::open(folder)?), clock.clone(), options)?),
+        store,
         metrics: Metrics::new(lanes.keys()),
         channels: HashMap::from([("http".to_owned(), http)]),
         chance: Chance::from_system(),

@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use crate::process::{self, Running};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
+const REWRITE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running server; it and its data are gone when dropped.
 #[derive(Debug)]
@@ -72,21 +73,63 @@ impl Redis {
             if let Some(status) = self.running.ended()? {
                 bail!("redis-server ended with {status}");
             }
-            if ping(self.port).await.is_ok_and(|answer| &answer == b"+PONG") {
+            if self.ask("PING").await.is_ok_and(|answer| answer.starts_with("+PONG")) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         bail!("redis-server did not answer in {START_LIMIT:?}")
     }
-}
 
-async fn ping(port: u16) -> std::io::Result<[u8; 5]> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-    stream.write_all(b"PING\r\n").await?;
-    let mut answer = [0; 5];
-    stream.read_exact(&mut answer).await?;
-    Ok(answer)
+    /// Forgets everything, in memory and in its file: the next to be measured finds it as it was at the start. Fails
+    /// when somebody still writes.
+    pub async fn clear(&self) -> Result<()> {
+        self.command("FLUSHALL SYNC").await?;
+        // A rewrite under way still writes what is gone; only one that begins now leaves the file empty.
+        self.rewritten().await?;
+        self.command("BGREWRITEAOF").await?;
+        self.rewritten().await?;
+        match self.keys().await? {
+            0 => Ok(()),
+            keys => bail!("somebody still writes to Redis: {keys} keys after it was cleared"),
+        }
+    }
+
+    /// How many keys it has.
+    pub async fn keys(&self) -> Result<u64> {
+        let answer = self.command("DBSIZE").await?;
+        let count = answer.trim_start_matches(':').lines().next().unwrap_or_default();
+        count.parse().with_context(|| format!("redis-server counted {answer:?} keys"))
+    }
+
+    async fn rewritten(&self) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < REWRITE_LIMIT {
+            let figures = self.command("INFO persistence").await?;
+            if !figures.contains("aof_rewrite_in_progress:1") && !figures.contains("aof_rewrite_scheduled:1") {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bail!("redis-server was still rewriting its file after {REWRITE_LIMIT:?}")
+    }
+
+    async fn command(&self, command: &str) -> Result<String> {
+        let answer = self.ask(command).await.with_context(|| format!("redis-server does not answer {command}"))?;
+        match answer.strip_prefix('-') {
+            Some(error) => bail!("redis-server answers {command} with {error}"),
+            None => Ok(answer),
+        }
+    }
+
+    /// What it says until it closes the connection, as we ask it to.
+    async fn ask(&self, command: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
 }
 
 /// Free a moment ago; should somebody else take it, the server says so and ends.

@@ -254,6 +254,7 @@ impl Config {
             allow_unsafe: self.store.allow_unsafe_redis,
             time_of: TimeOf::Server,
             lease: None,
+            claim_ahead: true,
         }
     }
 

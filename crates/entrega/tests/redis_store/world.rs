@@ -49,6 +49,7 @@ impl World {
             allow_unsafe: false,
             time_of,
             lease,
+            claim_ahead: false,
         };
         World { setup, options }
     }

@@ -201,6 +201,7 @@ pub(crate) fn redis_options(setup: &Setup, server: &redis::RedisServer) -> Redis
         allow_unsafe: false,
         time_of: TimeOf::Node,
         lease: Some(365 * 24 * HOUR),
+        claim_ahead: false,
     }
 }
 

@@ -57,7 +57,7 @@ impl JobStore for RedisStore {
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
         let lane = self.shared.lane(lane)?;
-        match self.shared.turn(lane, max).await {
+        match self.shared.claim(lane, max).await {
             Ok(batch) => Ok(batch),
             Err(error) => {
                 tracing::debug!(lane = %lane.name, errorReason = %error, "Nothing could be claimed; it is tried again");
@@ -136,6 +136,9 @@ impl JobStore for RedisStore {
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
         let lane = self.shared.lane(lane)?;
         self.shared.change(lane, if paused { "pause" } else { "resume" }, |call| call).await?;
+        if paused {
+            self.shared.give_back_ahead(lane).await?;
+        }
         lane.wake.notify_one();
         Ok(())
     }

@@ -41,7 +41,21 @@ pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
 impl Shared {
     /// Gives all leases of this node back.
     pub(super) async fn release(&self, lane: &LaneCell) -> Result<(), StoreError> {
+        drop(lane.turns.drop_ahead());
         let held: Vec<(JobId, Lease)> = lane.turns.leases.lock().drain().collect();
+        self.give_back(lane, &held).await
+    }
+
+    /// Gives back what was claimed ahead: the lane is paused, and what has not started shall not.
+    pub(super) async fn give_back_ahead(&self, lane: &LaneCell) -> Result<(), StoreError> {
+        let held: Vec<_> = {
+            let mut leases = lane.turns.leases.lock();
+            lane.turns.drop_ahead().into_iter().filter_map(|id| Some((id, leases.remove(&id)?))).collect()
+        };
+        self.give_back(lane, &held).await
+    }
+
+    async fn give_back(&self, lane: &LaneCell, held: &[(JobId, Lease)]) -> Result<(), StoreError> {
         for some in held.chunks(CALL_LEASES) {
             let pairs =
                 |call: Call| some.iter().fold(call, |call, (id, lease)| call.arg(id.as_bytes()).arg(lease.token));

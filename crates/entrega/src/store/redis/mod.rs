@@ -57,6 +57,11 @@ use crate::store::waiters::Waiters;
 
 /// How long a lease lasts beyond the longest attempt of its lane.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// Lanes with fewer slots do not claim ahead, and none claims more.
+const AHEAD_FROM: u32 = 16;
+const AHEAD_MAX: usize = 128;
+/// Calls that claim ahead at once, for each lane.
+const CLAIMS_AHEAD: usize = 2;
 /// No lease is longer at first; longer attempts live on renewals.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
@@ -88,6 +93,8 @@ pub struct RedisOptions {
     pub time_of: TimeOf,
     /// How long a lease lasts; `None` for each lane's timeout and a margin.
     pub lease: Option<Duration>,
+    /// Whether a busy lane claims jobs before it has a slot for them, so that no worker waits for the server.
+    pub claim_ahead: bool,
 }
 
 /// Why a Redis store cannot be opened.
@@ -124,6 +131,8 @@ struct LaneCell {
     policy: Arc<LanePolicy>,
     keys: LaneKeys,
     lease: Duration,
+    /// Jobs that may be claimed before a slot is free for them.
+    ahead: usize,
     wake: Arc<Notify>,
     submits: Submits,
     turns: Turns,
@@ -160,10 +169,12 @@ impl RedisStore {
             false => pulse.check()?,
         }
         let lanes = options.lanes.iter().map(|(name, policy)| {
+            let ahead = claimed_ahead(&options, policy);
             let cell = LaneCell {
                 name: name.clone(),
                 policy: policy.clone(),
-                keys: LaneKeys::new(&options.prefix, name, policy),
+                keys: LaneKeys::new(&options.prefix, name, policy, ahead),
+                ahead,
                 lease: options.lease.unwrap_or_else(|| (policy.timeout + LEASE_MARGIN).min(LEASE_MAX)),
                 wake: Arc::new(Notify::new()),
                 submits: Submits::default(),
@@ -204,6 +215,9 @@ impl RedisStore {
         for lane in self.shared.lanes.values() {
             self.spawn(submits::run(shared(), lane.clone()));
             self.spawn(turns::run(shared(), lane.clone()));
+            for _ in 0..CLAIMS_AHEAD {
+                self.spawn(turns::claim_ahead(shared(), lane.clone()));
+            }
             self.spawn(leases::run(shared(), lane.clone()));
         }
     }
@@ -217,6 +231,15 @@ impl RedisStore {
                 () = stop.cancelled() => {}
             }
         });
+    }
+}
+
+/// How many jobs a lane claims ahead: twice as many as it has slots, unless every start is judged by a gate.
+fn claimed_ahead(options: &RedisOptions, policy: &LanePolicy) -> usize {
+    let is_judged = policy.throttle.is_some() || policy.breaker.is_some() || policy.cadence.is_some();
+    match is_judged || !options.claim_ahead || policy.concurrency < AHEAD_FROM {
+        true => 0,
+        false => (2 * policy.concurrency as usize).min(AHEAD_MAX),
     }
 }
 

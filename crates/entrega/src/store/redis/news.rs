@@ -55,6 +55,14 @@ impl Shared {
                 let lane = self.lanes.values().find(|lane| lane.name.as_str().as_bytes() == which);
                 lane.into_iter().for_each(|lane| lane.wake.notify_one());
             }
+            b"paused" => {
+                let lane = self.lanes.values().find(|lane| lane.name.as_str().as_bytes() == which);
+                if let Some(lane) = lane
+                    && let Err(error) = self.give_back_ahead(lane).await
+                {
+                    tracing::warn!(lane = %lane.name, errorReason = %error, "Jobs could not be given back; they run although the lane is paused");
+                }
+            }
             b"ended" => {
                 let id = <[u8; 16]>::try_from(which).map(JobId::from_bytes);
                 id.into_iter().for_each(|id| self.waiters.tell(&[id]));

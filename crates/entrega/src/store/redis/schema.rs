@@ -5,7 +5,7 @@
 //! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
 //! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
 //! | `<prefix>:sweeper` | which node sweeps, for a moment |
-//! | `<prefix>:news` | channel: `wake <lane>`, `ended <id>`, `registry` |
+//! | `<prefix>:news` | channel: `wake <lane>`, `paused <lane>`, `ended <id>`, `registry` |
 //!
 //! and for each lane, all beginning with `<prefix>:{<lane>}:`, so that a cluster would keep them together:
 //!
@@ -70,8 +70,8 @@ pub(super) fn news(prefix: &str) -> String {
 }
 
 impl LaneKeys {
-    pub(super) fn new(prefix: &str, lane: &LaneName, policy: &LanePolicy) -> LaneKeys {
-        let told = Told::of(prefix, lane, policy);
+    pub(super) fn new(prefix: &str, lane: &LaneName, policy: &LanePolicy, ahead: usize) -> LaneKeys {
+        let told = Told { ahead, ..Told::of(prefix, lane, policy) };
         LaneKeys {
             prefix: format!("{prefix}:{{{lane}}}:"),
             policy: serde_json::to_string(&told).expect("plain data encodes"),
@@ -91,6 +91,8 @@ struct Told {
     capacity: u32,
     preempt: bool,
     concurrency: u32,
+    /// Jobs that a node may claim ahead of its slots.
+    ahead: usize,
     tenant_concurrency: u32,
     turns: bool,
     batch: u32,
@@ -139,6 +141,7 @@ impl Told {
             capacity: policy.capacity,
             preempt: policy.on_full == OnFull::Preempt,
             concurrency: policy.concurrency,
+            ahead: 0,
             tenant_concurrency: policy.tenant_concurrency,
             turns: policy.fairness.enable_round_robin,
             batch: policy.fairness.max_jobs_per_tenant_batch,

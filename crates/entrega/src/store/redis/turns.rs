@@ -5,12 +5,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState};
+use entrega_core::lane::Left;
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
@@ -68,6 +69,12 @@ pub(super) struct Turns {
     some: Notify,
     permits: Arc<Semaphore>,
     pub(super) leases: Mutex<HashMap<JobId, Lease>>,
+    /// Jobs that were claimed ahead, and jobs that expired meanwhile.
+    ahead: Mutex<(VecDeque<ClaimedJob>, Vec<Left>)>,
+    /// There is room for more of them.
+    room: Notify,
+    /// Jobs that calls under way would claim ahead.
+    wanted: AtomicUsize,
     /// Claims whose answer was lost. What they took counts against the name they were made under until it is given
     /// back, so the next claim is made under another.
     lost_claims: AtomicU32,
@@ -80,6 +87,9 @@ impl Default for Turns {
             some: Notify::new(),
             permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
             leases: Mutex::default(),
+            ahead: Mutex::default(),
+            room: Notify::new(),
+            wanted: AtomicUsize::new(0),
             lost_claims: AtomicU32::new(0),
         }
     }
@@ -146,7 +156,76 @@ pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
     }
 }
 
+/// Claims ahead, so that a worker need not wait for the server. A quarter of what may lie there at a time, because a call
+/// for few jobs costs nearly as much as one for many; two such calls are under way at once, so that the server has the
+/// next when it has done one.
+pub(super) async fn claim_ahead(shared: Arc<Shared>, lane: Arc<LaneCell>) {
+    loop {
+        lane.turns.room.notified().await;
+        while let Some(wanted) = lane.turns.want(&lane) {
+            let batch = shared.turn(&lane, wanted).await;
+            lane.turns.wanted.fetch_sub(wanted, Ordering::Relaxed);
+            let Ok(batch) = batch else { break };
+            let is_last = batch.jobs.len() < wanted;
+            let mut ahead = lane.turns.ahead.lock();
+            ahead.0.extend(batch.jobs);
+            ahead.1.extend(batch.expired);
+            drop(ahead);
+            lane.wake.notify_one();
+            if is_last {
+                break;
+            }
+        }
+    }
+}
+
+impl Turns {
+    /// How many jobs to claim ahead now, if it is worth a call.
+    fn want(&self, lane: &LaneCell) -> Option<usize> {
+        let ahead = self.ahead.lock();
+        let room = lane.ahead.saturating_sub(ahead.0.len() + self.wanted.load(Ordering::Relaxed));
+        let wanted = lane.ahead / 4;
+        (wanted > 0 && room >= wanted).then(|| {
+            self.wanted.fetch_add(wanted, Ordering::Relaxed);
+            wanted
+        })
+    }
+
+    /// Takes what was claimed ahead, if anything was.
+    fn take_ahead(&self, lane: &LaneCell, max: usize) -> Option<ClaimBatch> {
+        let mut ahead = self.ahead.lock();
+        let count = max.min(ahead.0.len());
+        if count == 0 {
+            return None;
+        }
+        let jobs = ahead.0.drain(..count).collect();
+        let expired = std::mem::take(&mut ahead.1);
+        if ahead.0.len() * 4 <= lane.ahead * 3 {
+            self.room.notify_one();
+        }
+        Some(ClaimBatch { jobs, expired, wake_at: None })
+    }
+
+    /// Jobs that were claimed and that nobody attempts yet.
+    pub(super) fn drop_ahead(&self) -> Vec<JobId> {
+        self.ahead.lock().0.drain(..).map(|claimed| claimed.job.id).collect()
+    }
+}
+
 impl Shared {
+    /// Takes jobs to attempt: those claimed ahead, or else from the server, with some more to be ahead.
+    pub(super) async fn claim(&self, lane: &LaneCell, max: usize) -> Result<ClaimBatch, TurnError> {
+        if let Some(batch) = lane.turns.take_ahead(lane, max) {
+            return Ok(batch);
+        }
+        let mut batch = self.turn(lane, max.saturating_add(lane.ahead)).await?;
+        let rest = batch.jobs.split_off(max.min(batch.jobs.len()));
+        let mut ahead = lane.turns.ahead.lock();
+        ahead.0.extend(rest);
+        batch.expired.append(&mut ahead.1);
+        Ok(batch)
+    }
+
     /// Hands settlements in. Waits when too many are on their way.
     pub(super) async fn hand_in(&self, lane: &LaneCell, settlements: Vec<Settlement>) -> Result<(), StoreError> {
         settlements.iter().try_for_each(Settlement::check)?;

@@ -13,7 +13,10 @@ local function put_back(e)
 end
 
 local change = {
-  pause = function() state.paused = true end,
+  pause = function()
+    state.paused = true
+    redis.call('PUBLISH', policy.news, 'paused ' .. policy.lane)
+  end,
 
   resume = function()
     state.paused = nil

@@ -18,6 +18,12 @@ local lease_end = string.format('%d', now + lease)
 
 local records, histories, histories_gone, settled, stale = {}, {}, {}, 0, {}
 
+-- Most jobs are delivered at once and stand behind no gate. For those the rules come down to a few counts, and nothing is
+-- kept in tables: what is to be written is listed right away.
+local LIVE, SIZES = P .. 'live', state.sizes
+local live_set, live_gone, leases_set, leases_gone, arrivals_gone = {}, {}, {}, {}, { [0] = {}, {}, {} }
+lane.node_running(node)
+
 local function set(list, id, bytes)
   list[#list + 1] = id
   list[#list + 1] = bytes
@@ -62,35 +68,70 @@ local becomes = {
   end,
 }
 
--- Settles what stands at a place of ARGV; where the next one stands.
-local function settle(at)
-  local id, token, kind, lesson, pause, took, moment, expires, has_text, has_outbox = struct.unpack(SETTLED, ARGV[at])
-  local record, text = ARGV[at + 1], ARGV[at + 2]
+-- Settles a job by all the rules.
+local function settle(id, token, kind, lesson, pause, took, moment, expires, record, text, outbox)
   local e = lane.entry(id)
-  if e and e.place == RUNNING and e.token == token then
-    lane.end_attempt(e, LESSONS[lesson], pause, took)
-    becomes[kind](e, record, moment, expires, text)
-    if has_outbox == 1 then redis.call('RPUSH', P .. 'outbox', ARGV[at + 2 + has_text]) end
-    settled = settled + 1
-  else
+  if not (e and e.place == RUNNING and e.token == token) then
     stale[#stale + 1] = id
+    return
   end
-  return at + 2 + has_text + has_outbox
+  lane.end_attempt(e, LESSONS[lesson], pause, took)
+  becomes[kind](e, record, moment, expires, text)
+  if outbox then redis.call('RPUSH', P .. 'outbox', outbox) end
+  settled = settled + 1
+end
+
+-- Settles a job that was delivered and stands behind no gate; whether it was one.
+local function settle_plain(id, token, packed, record)
+  local place, priority, generation, has_history, _, _, _, _, held, whose, runner = struct.unpack(FORMAT, packed)
+  local t = tenants[whose] or lane.enter(whose)
+  if place ~= RUNNING or held ~= token or generation > 0 or runner ~= node or t.gate then return false end
+  t.running = t.running - 1
+  tenants_touched[whose] = true
+  if t.parked == -1 then lane.unpark(t) end
+  nodes[node] = nodes[node] - 1
+  SIZES[priority * 5 + 1] = SIZES[priority * 5 + 1] - 1
+  live_gone[#live_gone + 1] = id
+  leases_gone[#leases_gone + 1] = id .. LEASE_TAIL
+  set(records, id, record)
+  if has_history == 1 then histories_gone[#histories_gone + 1] = id end
+  lane.note_end(id)
+  entries[id] = false
+  settled = settled + 1
+  return true
 end
 
 local function settle_all()
   local ids = {}
   for id in string.gmatch(ARGV[7], '................') do ids[#ids + 1] = id end
   if #ids == 0 then return end
-  lane.preload(ids)
+  local found = redis.call('HMGET', LIVE, unpack(ids))
   local at = 8
-  for _ = 1, #ids do at = settle(at) end
+  for index = 1, #ids do
+    local id, token, kind, lesson, pause, took, moment, expires, has_text, has_outbox =
+      struct.unpack(SETTLED, ARGV[at])
+    local record, packed = ARGV[at + 1], found[index]
+    local is_plain = kind == 1 and has_outbox == 0 and packed and not lane_gate and entries[id] == nil
+    if not (is_plain and settle_plain(id, token, packed, record)) then
+      if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
+      settle(id, token, kind, lesson, pause, took, moment, expires, record, has_text == 1 and ARGV[at + 2],
+        has_outbox == 1 and ARGV[at + 2 + has_text])
+    end
+    at = at + 2 + has_text + has_outbox
+  end
   if #histories > 0 then lane.call_many('HSET', P .. 'history', histories) end
   if #histories_gone > 0 then lane.call_many('HDEL', P .. 'history', histories_gone) end
   if #records > 0 then lane.call_many('HSET', P .. 'jobs', records) end
 end
 
-local claimed, expired, carried_bytes = {}, {}, 0
+-- What is claimed: ids, heads, and which of them have a history.
+local claimed, heads, with_history, expired, carried_bytes = {}, {}, {}, {}, 0
+
+local function hand_out(id, token, attempt, generation, expires, has_history)
+  claimed[#claimed + 1] = id
+  heads[#heads + 1] = struct.pack(TO_ATTEMPT, id, token, attempt, generation, expires)
+  if has_history == 1 then with_history[#claimed] = true end
+end
 
 local function expire(e)
   expired[#expired + 1] = { e.id, e.tenant, e.priority, lane.state_of(e) }
@@ -102,7 +143,7 @@ end
 
 local function start(e)
   lane.unlist(e)
-  lane.start_of(lane.enter(e.tenant))
+  lane.start_of(lane.enter(e.tenant), 1)
   lane.gate_start(lane_gate)
   carried_bytes = carried_bytes + e.size
   lane.count(e, -1)
@@ -114,26 +155,53 @@ local function start(e)
   nodes[node] = lane.node_running(node) + 1
   leases[e.id] = lease_end
   lane.touch(e)
-  claimed[#claimed + 1] = e
+  hand_out(e.id, e.token, e.attempt, e.generation, e.expires, e.has_history)
 end
 
--- Starts what is not too late; how many of one priority those were.
-local function start_all(ids, owner)
-  lane.preload(ids)
-  local started, priority = 0, nil
-  for _, id in ipairs(ids) do
-    local e = lane.entry(id)
-    if e and e.place == READY then
-      if e.expires <= now then
-        expire(e)
-      else
-        if started == 0 then lane.begin_turn(owner, e.priority) end
-        start(e)
-        started = started + 1
-        priority = e.priority
+-- Starts a ready job of a tenant that stands behind no gate; whether it was one.
+local function start_plain(id, packed, owner)
+  local place, priority, generation, has_history, attempt, size, due, expires, _, whose = struct.unpack(FORMAT, packed)
+  if place ~= READY or expires <= now or whose ~= owner.name or attempt == 65535 then return false end
+  local token = lane.next_token()
+  local kind = attempt > 0 and 2 or generation > 0 and 3 or 5
+  SIZES[priority * 5 + kind] = SIZES[priority * 5 + kind] - 1
+  SIZES[priority * 5 + 1] = SIZES[priority * 5 + 1] + 1
+  set(live_set, id, struct.pack(FORMAT, RUNNING, priority, generation, has_history, attempt + 1, size, due, expires,
+    token, #whose, whose, #node, node))
+  set(leases_set, lease_end, id .. LEASE_TAIL)
+  arrivals_gone[priority][#arrivals_gone[priority] + 1] = id
+  nodes[node] = nodes[node] + 1
+  carried_bytes = carried_bytes + size
+  hand_out(id, token, attempt + 1, generation, expires, has_history)
+  return true
+end
+
+-- Starts what is not too late.
+local function start_all(ids, owner, priority)
+  local found = redis.call('HMGET', LIVE, unpack(ids))
+  local is_plain = not lane_gate and not owner.gate
+  local started, plain = 0, 0
+  for index = 1, #ids do
+    local id, packed = ids[index], found[index]
+    if is_plain and packed and entries[id] == nil and start_plain(id, packed, owner) then
+      if started == 0 then lane.begin_turn(owner, priority) end
+      started = started + 1
+      plain = plain + 1
+    else
+      if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
+      local e = entries[id]
+      if e and e.place == READY then
+        if e.expires <= now then
+          expire(e)
+        else
+          if started == 0 then lane.begin_turn(owner, priority) end
+          start(e)
+          started = started + 1
+        end
       end
     end
   end
+  if plain > 0 then lane.start_of(owner, plain) end
   if started > 0 then lane.serve(owner, priority, started) end
 end
 
@@ -165,12 +233,13 @@ local function claim()
   while #claimed < max and #expired < MOVES_MAX and carried_bytes < CARRIED_MAX do
     local held, till = lane.lane_hold(node)
     if held then return till end
-    local ids, owner = lane.take_front(math.min(max - #claimed, policy.concurrency - lane.node_running(node)))
+    local room = policy.concurrency + policy.ahead - nodes[node]
+    local ids, owner, priority = lane.take_front(math.min(max - #claimed, room))
     if not ids then
       if is_tired then return now end
       return next_moment()
     end
-    start_all(ids, owner)
+    start_all(ids, owner, priority)
   end
   -- Enough for one call; unless all slots are taken there may be more at once.
   if #claimed < max then return now end
@@ -179,16 +248,27 @@ end
 
 -- The jobs with what they carry.
 local function carried()
-  local ids, jobs = {}, {}
-  for index, e in ipairs(claimed) do ids[index] = e.id end
-  if #ids == 0 then return jobs end
-  local found = redis.call('HMGET', P .. 'jobs', unpack(ids))
-  for index, e in ipairs(claimed) do
-    jobs[#jobs + 1] = struct.pack(TO_ATTEMPT, e.id, e.token, e.attempt, e.generation, e.expires)
+  local jobs = {}
+  if #claimed == 0 then return jobs end
+  local found = redis.call('HMGET', P .. 'jobs', unpack(claimed))
+  for index = 1, #claimed do
+    jobs[#jobs + 1] = heads[index]
     jobs[#jobs + 1] = found[index]
-    jobs[#jobs + 1] = e.has_history == 1 and redis.call('HGET', P .. 'history', e.id)
+    jobs[#jobs + 1] = with_history[index] and redis.call('HGET', P .. 'history', claimed[index]) or false
   end
   return jobs
+end
+
+-- Writes what was listed right away.
+local function write_plain()
+  if #live_set > 0 then lane.call_many('HSET', LIVE, live_set) end
+  if #live_gone > 0 then lane.call_many('HDEL', LIVE, live_gone) end
+  if #leases_gone > 0 then lane.call_many('ZREM', P .. 'leases', leases_gone) end
+  if #leases_set > 0 then lane.call_many('ZADD', P .. 'leases', leases_set) end
+  for priority = 0, 2 do
+    local gone = arrivals_gone[priority]
+    if #gone > 0 then lane.call_many('ZREM', P .. 'arrivals:' .. priority, gone) end
+  end
 end
 
 settle_all()
@@ -209,6 +289,7 @@ end
 local jobs = carried()
 if settled + lapsed + #claimed + #expired > 0 or state.hungry ~= was_hungry or next(entries_touched)
   or next(tenants_touched) then
+  write_plain()
   lane.flush()
 end
 return { now, come_back or -1, stale, expired, jobs }

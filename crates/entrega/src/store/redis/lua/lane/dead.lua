@@ -73,7 +73,7 @@ end
 
 function lane.lane_hold(node)
   if state.paused then return 'paused', nil end
-  if lane.node_running(node) >= policy.concurrency then return 'concurrency', nil end
+  if lane.node_running(node) >= policy.concurrency + policy.ahead then return 'concurrency', nil end
   if not lane_gate then return nil end
   return lane.gate_hold(lane_gate, lane.running_in_all())
 end

@@ -204,7 +204,7 @@ function lane.run_of(t, priority)
   return math.min(left, policy.tenant_concurrency - t.running)
 end
 
--- The next jobs by priority and turn, at most so many, taken off their queue, and whose queue that was. Tenants that may
+-- The next jobs by priority and turn, at most so many, taken off their queue, whose queue that was and of which priority. Tenants that may
 -- not go are parked on the way; after many of them it is enough for one call.
 local passed, is_tired = 0, false
 function lane.take_front(most)
@@ -228,7 +228,7 @@ function lane.take_front(most)
           -- A queue that holds fewer than was counted would never be left.
           t.ready[priority + 1] = #ids > 0 and t.ready[priority + 1] - #ids or 0
           tenants_touched[name] = true
-          return ids, t
+          return ids, t, priority
         end
         lane.park(t, priority, till)
       end
@@ -261,11 +261,11 @@ function lane.serve(owner, priority, jobs)
   tenants_touched[owner.name] = true
 end
 
--- Counts one of them as its tenant's.
-function lane.start_of(t)
-  t.streak = t.streak + 1
-  t.running = t.running + 1
-  t.processed = t.processed + 1
+-- Counts some of them as their tenant's.
+function lane.start_of(t, jobs)
+  t.streak = t.streak + jobs
+  t.running = t.running + jobs
+  t.processed = t.processed + jobs
   t.last = now
   lane.gate_start(t.gate)
   tenants_touched[t.name] = true
