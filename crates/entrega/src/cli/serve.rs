@@ -113,8 +113,9 @@ async fn cancel_on_signal(shutdown: CancellationToken) {
         }
     };
     wait().await;
-    tracing::info!("Stopping: attempts under way may finish; a second signal ends at once");
+    // First, because the log may have nobody left to read it.
     shutdown.cancel();
+    tracing::info!("Stopping: attempts under way may finish; a second signal ends at once");
     wait().await;
     std::process::exit(130);
 }

@@ -92,9 +92,9 @@ impl Pulse {
     /// What a 2xx means with this server.
     pub fn durability(&self) -> &'static str {
         match (self.has_aof, self.sync.as_str()) {
-            (true, "always") => "synced to the append-only file before the answer: nothing is lost",
+            (true, "always") => "synced to the append-only file before the answer: nothing is lost with this server",
             (true, "everysec") => {
-                "in Redis's memory, synced to the append-only file every second: if Redis or its machine dies, up to \
+                "in Redis's memory and its append-only file, which is synced every second: if its machine dies, up to \
                  about two seconds of accepted work are lost"
             }
             (true, "no") => {

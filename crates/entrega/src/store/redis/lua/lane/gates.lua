@@ -49,6 +49,8 @@ function lane.gate_start(gate)
       gate.count = gate.count - 1
     end
     redis.call('RPUSH', gate.starts, now)
+    -- Starts that are older than the period hold nobody back.
+    redis.call('PEXPIRE', gate.starts, math.ceil(gate.throttle.per / 1000) + 1000)
     gate.count = gate.count + 1
     gate.oldest = nil
   end
