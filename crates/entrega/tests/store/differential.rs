@@ -38,6 +38,8 @@ struct Pair {
     redis: Fixture,
     rng: Rng,
     ids: Vec<JobId>,
+    /// Those that died at some time.
+    dead: Vec<JobId>,
     running: BTreeMap<JobId, [ClaimedJob; 2]>,
     trace: Vec<String>,
 }
@@ -77,6 +79,14 @@ fn any_policy(rng: &mut Rng) -> LanePolicy {
     }
 }
 
+/// Often a round number, so that moments meet.
+fn some_time(rng: &mut Rng, ms_max: u64) -> Duration {
+    match rng.bool() {
+        true => Duration::from_millis(rng.u64(..ms_max / 500) * 500),
+        false => Duration::from_micros(rng.u64(..ms_max * 1000)),
+    }
+}
+
 /// A policy that can be run.
 fn policy(rng: &mut Rng) -> LanePolicy {
     loop {
@@ -99,7 +109,7 @@ impl Pair {
         let store = RedisStore::open(redis_options(&other, redis::shared()), other.clock.clone()).await.unwrap();
         let redis = Fixture::over(Arc::new(store), other);
         let machine = Fixture::over(open_over(HeapDisk::default(), &setup), setup);
-        Pair { machine, redis, rng, ids: Vec::new(), running: BTreeMap::new(), trace }
+        Pair { machine, redis, rng, ids: Vec::new(), dead: Vec::new(), running: BTreeMap::new(), trace }
     }
 
     fn stores(&self) -> (Arc<dyn Store>, Arc<dyn Store>) {
@@ -126,7 +136,7 @@ impl Pair {
             88..91 => self.pause().await,
             91..93 => self.weigh().await,
             _ => {
-                let by = Duration::from_micros(self.rng.u64(..6_000_000));
+                let by = some_time(&mut self.rng, 6_000);
                 self.trace.push(format!("advance {by:?}"));
                 self.machine.advance(by);
                 Ok(())
@@ -140,8 +150,8 @@ impl Pair {
         let name = TENANTS[rng.usize(..TENANTS.len())];
         let now = self.machine.now();
         let priority = [Priority::High, Priority::Normal, Priority::Normal, Priority::Low][rng.usize(..4)];
-        let due_at = if rng.u8(..) < 70 { now + Duration::from_millis(rng.u64(..20_000)) } else { now };
-        let expires_at = rng.bool().then(|| now + Duration::from_millis(rng.u64(1000..40_000)));
+        let due_at = if rng.u8(..) < 70 { now + some_time(rng, 20_000) } else { now };
+        let expires_at = rng.bool().then(|| now + SECOND + some_time(rng, 39_000));
         let mut job = Job { priority, due_at, expires_at, ..self.machine.job(LANE, name) };
         let is_known = |id: &JobId| self.running.contains_key(id);
         if let Some(&id) = self.ids.iter().rev().find(|id| is_known(id)).filter(|_| rng.u8(..) < 20) {
@@ -181,6 +191,9 @@ impl Pair {
         for id in some {
             let Some([one, other]) = self.running.remove(&id) else { continue };
             let [one, other] = self.settlements(one, other);
+            if matches!(one.transition, Transition::DeadLetter { .. }) {
+                self.dead.push(id);
+            }
             self.trace.push(format!("settle {id}: {:?} {:?} {:?}", one.transition, one.lesson, one.took));
             ones.push(one);
             others.push(other);
@@ -202,7 +215,7 @@ impl Pair {
         let failure = failure(["http_503", "timeout"][rng.usize(..2)]);
         let transition = match rng.u8(..10) {
             0..5 => Transition::Done,
-            5..8 => Transition::Retry { at: now + Duration::from_millis(rng.u64(..10_000)), failure },
+            5..8 => Transition::Retry { at: now + some_time(rng, 10_000), failure },
             8 => Transition::Blocked { failure },
             _ => Transition::DeadLetter { failure },
         };
@@ -223,7 +236,8 @@ impl Pair {
         if self.ids.is_empty() {
             return Ok(());
         }
-        let id = self.ids[self.rng.usize(..self.ids.len())];
+        let among = if self.dead.is_empty() || self.rng.bool() { &self.ids } else { &self.dead };
+        let id = among[self.rng.usize(..among.len())];
         let (machine, redis) = self.stores();
         let (one, other) = (apply(&*machine, what, id).await, apply(&*redis, what, id).await);
         self.trace.push(format!("{what} {id}: {one}"));
