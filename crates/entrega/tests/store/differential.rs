@@ -37,6 +37,7 @@ struct Pair {
     machine: Fixture,
     redis: Fixture,
     rng: Rng,
+    is_round: bool,
     ids: Vec<JobId>,
     /// Those that died at some time.
     dead: Vec<JobId>,
@@ -79,9 +80,9 @@ fn any_policy(rng: &mut Rng) -> LanePolicy {
     }
 }
 
-/// Often a round number, so that moments meet.
-fn some_time(rng: &mut Rng, ms_max: u64) -> Duration {
-    match rng.bool() {
+/// In every other sequence a round number, so that moments meet.
+fn some_time(rng: &mut Rng, is_round: bool, ms_max: u64) -> Duration {
+    match is_round {
         true => Duration::from_millis(rng.u64(..ms_max / 500) * 500),
         false => Duration::from_micros(rng.u64(..ms_max * 1000)),
     }
@@ -109,7 +110,16 @@ impl Pair {
         let store = RedisStore::open(redis_options(&other, redis::shared()), other.clock.clone()).await.unwrap();
         let redis = Fixture::over(Arc::new(store), other);
         let machine = Fixture::over(open_over(HeapDisk::default(), &setup), setup);
-        Pair { machine, redis, rng, ids: Vec::new(), dead: Vec::new(), running: BTreeMap::new(), trace }
+        Pair {
+            machine,
+            redis,
+            rng,
+            is_round: seed.is_multiple_of(2),
+            ids: Vec::new(),
+            dead: Vec::new(),
+            running: BTreeMap::new(),
+            trace,
+        }
     }
 
     fn stores(&self) -> (Arc<dyn Store>, Arc<dyn Store>) {
@@ -136,7 +146,7 @@ impl Pair {
             88..91 => self.pause().await,
             91..93 => self.weigh().await,
             _ => {
-                let by = some_time(&mut self.rng, 6_000);
+                let by = some_time(&mut self.rng, self.is_round, 6_000);
                 self.trace.push(format!("advance {by:?}"));
                 self.machine.advance(by);
                 Ok(())
@@ -150,8 +160,8 @@ impl Pair {
         let name = TENANTS[rng.usize(..TENANTS.len())];
         let now = self.machine.now();
         let priority = [Priority::High, Priority::Normal, Priority::Normal, Priority::Low][rng.usize(..4)];
-        let due_at = if rng.u8(..) < 70 { now + some_time(rng, 20_000) } else { now };
-        let expires_at = rng.bool().then(|| now + SECOND + some_time(rng, 39_000));
+        let due_at = if rng.u8(..) < 70 { now + some_time(rng, self.is_round, 20_000) } else { now };
+        let expires_at = rng.bool().then(|| now + SECOND + some_time(rng, self.is_round, 39_000));
         let mut job = Job { priority, due_at, expires_at, ..self.machine.job(LANE, name) };
         let is_known = |id: &JobId| self.running.contains_key(id);
         if let Some(&id) = self.ids.iter().rev().find(|id| is_known(id)).filter(|_| rng.u8(..) < 20) {
@@ -215,7 +225,7 @@ impl Pair {
         let failure = failure(["http_503", "timeout"][rng.usize(..2)]);
         let transition = match rng.u8(..10) {
             0..5 => Transition::Done,
-            5..8 => Transition::Retry { at: now + some_time(rng, 10_000), failure },
+            5..8 => Transition::Retry { at: now + some_time(rng, self.is_round, 10_000), failure },
             8 => Transition::Blocked { failure },
             _ => Transition::DeadLetter { failure },
         };
