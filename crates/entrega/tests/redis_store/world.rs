@@ -3,7 +3,6 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use entrega::chance::Chance;
@@ -13,7 +12,7 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Body, HttpRequest, Job, JobState, Payload};
 
 pub(crate) use crate::cluster::{bounded, eventually};
-use crate::fixture::{Fixture, RETENTION, Setup};
+use crate::fixture::{Fixture, Setup};
 use crate::redis::RedisServer;
 
 /// By hand: so long that leases are not renewed by themselves while a test runs.
@@ -39,18 +38,7 @@ impl World {
     }
 
     fn new(server: &RedisServer, setup: Setup, time_of: TimeOf, lease: Option<Duration>) -> World {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let options = RedisOptions {
-            url: server.url(),
-            prefix: format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
-            lanes: setup.lanes.clone(),
-            retention: RETENTION,
-            export_dir: None,
-            allow_unsafe: false,
-            time_of,
-            lease,
-            claim_ahead: false,
-        };
+        let options = RedisOptions { time_of, lease, ..setup.on_redis(server.url()) };
         World { setup, options }
     }
 

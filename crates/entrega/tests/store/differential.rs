@@ -22,7 +22,7 @@ use entrega_core::time::Time;
 use fastrand::Rng;
 
 use super::fixture::{Fixture, SECOND, Setup, failure, lane, tenant};
-use super::worlds::{open_over, redis_options};
+use super::worlds::open_over;
 use crate::redis;
 use entrega::store::local::HeapDisk;
 
@@ -107,7 +107,7 @@ impl Pair {
         let trace = vec![format!("seed {seed}: {ours:?}")];
         let setup = Setup { lanes: [(lane(LANE), Arc::new(ours))].into(), ..Setup::new() };
         let other = Setup { lanes: [(lane(LANE), Arc::new(theirs))].into(), ..setup.clone() };
-        let store = RedisStore::open(redis_options(&other, redis::shared()), other.clock.clone()).await.unwrap();
+        let store = RedisStore::open(other.on_redis(redis::shared().url()), other.clock.clone()).await.unwrap();
         let redis = Fixture::over(Arc::new(store), other);
         let machine = Fixture::over(open_over(HeapDisk::default(), &setup), setup);
         Pair {

@@ -3,12 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore, LsmDisk};
-use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
+use entrega::store::redis::RedisStore;
 
-use super::fixture::{HOUR, Making, RETENTION, Setup, World};
+use super::fixture::{Making, RETENTION, Setup, World};
 use crate::redis;
 
 /// One test per scenario, each against a fresh store.
@@ -184,25 +183,9 @@ fn over_redis(setup: Setup) -> Making {
         if redis::is_left_out() {
             return None;
         }
-        let store = RedisStore::open(redis_options(&setup, redis::shared()), setup.clock.clone()).await.unwrap();
+        let store = RedisStore::open(setup.on_redis(redis::shared().url()), setup.clock.clone()).await.unwrap();
         Some(World { store: Arc::new(store), dir: None })
     })
-}
-
-/// How the Redis stores of this suite are set up: the time is the test's, so a lease must outlast whatever it lets pass.
-pub(crate) fn redis_options(setup: &Setup, server: &redis::RedisServer) -> RedisOptions {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    RedisOptions {
-        url: server.url(),
-        prefix: format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
-        lanes: setup.lanes.clone(),
-        retention: RETENTION,
-        export_dir: None,
-        allow_unsafe: false,
-        time_of: TimeOf::Node,
-        lease: Some(365 * 24 * HOUR),
-        claim_ahead: false,
-    }
 }
 
 /// Opens the embedded store in a directory.

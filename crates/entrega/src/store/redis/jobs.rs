@@ -72,7 +72,7 @@ impl JobStore for RedisStore {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        let drained = future::join_all(self.shared.lanes.values().map(|lane| lane.turns.drained()));
+        let drained = future::join_all(self.shared.lanes.values().map(|lane| lane.settlements.drained()));
         match tokio::time::timeout(FLUSH_LIMIT, drained).await {
             Ok(_) => Ok(()),
             Err(_) => Err(StoreError::Unreachable {

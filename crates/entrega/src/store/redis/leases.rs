@@ -41,8 +41,10 @@ pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
 impl Shared {
     /// Gives all leases of this node back.
     pub(super) async fn release(&self, lane: &LaneCell) -> Result<(), StoreError> {
-        drop(lane.turns.drop_ahead());
-        let held: Vec<(JobId, Lease)> = lane.turns.leases.lock().drain().collect();
+        drop(lane.ahead.drop_all());
+        let mut held: Vec<(JobId, Lease)> = lane.turns.leases.lock().drain().collect();
+        // What still waits to be settled was attempted: giving it back would send it again.
+        held.retain(|(id, _)| !lane.settlements.is_settling(*id));
         self.give_back(lane, &held).await
     }
 
@@ -50,7 +52,7 @@ impl Shared {
     pub(super) async fn give_back_ahead(&self, lane: &LaneCell) -> Result<(), StoreError> {
         let held: Vec<_> = {
             let mut leases = lane.turns.leases.lock();
-            lane.turns.drop_ahead().into_iter().filter_map(|id| Some((id, leases.remove(&id)?))).collect()
+            lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?))).collect()
         };
         self.give_back(lane, &held).await
     }
@@ -85,7 +87,7 @@ impl Shared {
             let is_old = |lease: &Lease| now.since(lease.renewed_at) >= age_min;
             let is_at_it = |lease: &Lease| now.since(lease.claimed_at) < lane.policy.timeout + AFTER_ATTEMPT;
             let is_wanted =
-                |id: &JobId, lease: &Lease| is_old(lease) && (is_at_it(lease) || lane.turns.is_settling(*id));
+                |id: &JobId, lease: &Lease| is_old(lease) && (is_at_it(lease) || lane.settlements.is_settling(*id));
             leases.iter().filter(|(id, lease)| is_wanted(id, lease)).map(|(id, lease)| (*id, *lease)).collect()
         };
         for some in old.chunks(CALL_LEASES) {

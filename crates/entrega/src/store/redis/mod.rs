@@ -7,10 +7,12 @@
 //! - `lua/`: the rules, as scripts; `lua/lane/` is `core::lane` over again
 //! - `link`: the connection, for ever; `script`: calling a script; `answer`: reading what it says
 //! - `schema`: what is kept under which key
-//! - `submits`: new jobs, gathered; `turns`: settlements and claims, gathered; `leases`: renewed
+//! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;
+//!   `ahead`: claims before they are needed; `leases`: renewed
 //! - `jobs`, `changes`, `listing`, `dead`, `registry`, `sweep`: the verbs
 //! - `news`: what other nodes say; `outbox`: jobs on their way to other lanes; `pulse`: how the server is
 
+mod ahead;
 mod answer;
 mod changes;
 mod dead;
@@ -24,6 +26,7 @@ mod pulse;
 mod registry;
 mod schema;
 mod script;
+mod settlements;
 mod submits;
 mod sweep;
 mod turns;
@@ -45,9 +48,11 @@ use tokio_util::task::TaskTracker;
 pub use self::link::{BadUrl, check_url, without_password};
 pub use self::pulse::{Pulse, Unfit, pulse};
 
+use self::ahead::Ahead;
 use self::link::Link;
 use self::registry::Registered;
 use self::schema::LaneKeys;
+use self::settlements::Settlements;
 use self::submits::Submits;
 use self::turns::Turns;
 use crate::chance;
@@ -57,11 +62,6 @@ use crate::store::waiters::Waiters;
 
 /// How long a lease lasts beyond the longest attempt of its lane.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
-/// Lanes with fewer slots do not claim ahead, and none claims more.
-const AHEAD_FROM: u32 = 16;
-const AHEAD_MAX: usize = 128;
-/// Calls that claim ahead at once, for each lane.
-const CLAIMS_AHEAD: usize = 2;
 /// No lease is longer at first; longer attempts live on renewals.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
@@ -131,11 +131,11 @@ struct LaneCell {
     policy: Arc<LanePolicy>,
     keys: LaneKeys,
     lease: Duration,
-    /// Jobs that may be claimed before a slot is free for them.
-    ahead: usize,
     wake: Arc<Notify>,
     submits: Submits,
+    settlements: Settlements,
     turns: Turns,
+    ahead: Ahead,
     /// Where the next sweep of ended jobs goes on.
     sweep_from: Mutex<JobId>,
 }
@@ -169,16 +169,17 @@ impl RedisStore {
             false => pulse.check()?,
         }
         let lanes = options.lanes.iter().map(|(name, policy)| {
-            let ahead = claimed_ahead(&options, policy);
+            let ahead = Ahead::new(options.claim_ahead, policy);
             let cell = LaneCell {
                 name: name.clone(),
                 policy: policy.clone(),
-                keys: LaneKeys::new(&options.prefix, name, policy, ahead),
-                ahead,
+                keys: LaneKeys::new(&options.prefix, name, policy, ahead.max),
                 lease: options.lease.unwrap_or_else(|| (policy.timeout + LEASE_MARGIN).min(LEASE_MAX)),
                 wake: Arc::new(Notify::new()),
                 submits: Submits::default(),
+                settlements: Settlements::default(),
                 turns: Turns::default(),
+                ahead,
                 sweep_from: Mutex::new(JobId::MIN),
             };
             (name.clone(), Arc::new(cell))
@@ -215,8 +216,8 @@ impl RedisStore {
         for lane in self.shared.lanes.values() {
             self.spawn(submits::run(shared(), lane.clone()));
             self.spawn(turns::run(shared(), lane.clone()));
-            for _ in 0..CLAIMS_AHEAD {
-                self.spawn(turns::claim_ahead(shared(), lane.clone()));
+            for _ in 0..ahead::CALLS {
+                self.spawn(ahead::run(shared(), lane.clone()));
             }
             self.spawn(leases::run(shared(), lane.clone()));
         }
@@ -231,15 +232,6 @@ impl RedisStore {
                 () = stop.cancelled() => {}
             }
         });
-    }
-}
-
-/// How many jobs a lane claims ahead: twice as many as it has slots, unless every start is judged by a gate.
-fn claimed_ahead(options: &RedisOptions, policy: &LanePolicy) -> usize {
-    let is_judged = policy.throttle.is_some() || policy.breaker.is_some() || policy.cadence.is_some();
-    match is_judged || !options.claim_ahead || policy.concurrency < AHEAD_FROM {
-        true => 0,
-        false => (2 * policy.concurrency as usize).min(AHEAD_MAX),
     }
 }
 

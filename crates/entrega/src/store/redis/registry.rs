@@ -134,7 +134,7 @@ impl Shared {
 
     /// Whether this node is the one that carries replays on.
     async fn leads(&self) -> Result<bool, StoreError> {
-        let key = format!("{}:replayer", self.options.prefix);
+        let key = schema::replayer(&self.options.prefix);
         if self.lock(&key, LEAD).await? {
             return Ok(true);
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
 //! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
-//! | `<prefix>:sweeper` | which node sweeps, for a moment |
+//! | `<prefix>:sweeper`, `<prefix>:replayer` | which node sweeps, which carries replays on, for a moment |
 //! | `<prefix>:news` | channel: `wake <lane>`, `paused <lane>`, `ended <id>`, `registry` |
 //!
 //! and for each lane, all beginning with `<prefix>:{<lane>}:`, so that a cluster would keep them together:
@@ -59,6 +59,10 @@ pub(super) fn registry(prefix: &str) -> String {
 
 pub(super) fn once(prefix: &str, tenant: &TenantName, key: &str) -> String {
     format!("{prefix}:once:{tenant}:{key}")
+}
+
+pub(super) fn replayer(prefix: &str) -> String {
+    format!("{prefix}:replayer")
 }
 
 pub(super) fn sweeper(prefix: &str) -> String {

@@ -11,7 +11,7 @@ use redis::Value;
 use super::answer::{Reader, micros};
 use super::link::store_error;
 use super::script::{Call, Verb};
-use super::turns::encode_end;
+use super::settlements::encode_end;
 use super::{LaneCell, Shared, TimeOf, schema};
 use crate::store::{StoreError, Swept, export};
 
@@ -34,22 +34,19 @@ impl Shared {
         if !self.may_sweep().await? {
             return Ok(swept);
         }
-        let mut failed = None;
         for lane in self.lanes.values() {
-            // One lane that cannot be swept keeps no other from it.
+            // What left is reported, also if the next could not: nobody else knows of it.
             if let Err(error) = self.sweep_lane(lane, &mut swept).await {
-                failed = Some(error);
+                tracing::error!(lane = %lane.name, errorReason = %error, "A lane could not be swept; it is tried again");
             }
         }
-        failed.map_or(Ok(swept), Err)
+        Ok(swept)
     }
 
     async fn sweep_lane(&self, lane: &LaneCell, swept: &mut Swept) -> Result<(), StoreError> {
+        swept.dead_letters.extend(self.sweep_dead(lane).await?);
         swept.jobs += self.sweep_ended(lane).await?;
-        let dead = self.sweep_dead(lane).await;
-        self.compact(lane).await?;
-        swept.dead_letters.extend(dead?);
-        Ok(())
+        self.compact(lane).await
     }
 
     /// Whether it is this node's turn.

@@ -57,11 +57,12 @@ local change = {
 
   -- id, the generation it had, expiry, record
   replay = function()
-    local old, mark = lane.read_mark(id), lane.read_mark(id)
-    if not mark or mark.status ~= PENDING or mark.generation ~= tonumber(ARGV[6]) or lane.entry(id) then return 'gone' end
+    local mark = lane.read_mark(id)
+    if not mark or mark.status ~= PENDING or mark.generation ~= tonumber(ARGV[6]) then return 'gone' end
+    if lane.entry(id) then return 'gone' end
     mark.status = REPLAYING
     mark.generation = mark.generation + 1
-    lane.write_mark(id, mark, old)
+    lane.write_mark(id, mark)
     redis.call('HSET', P .. 'jobs', id, ARGV[8])
     redis.call('ZADD', P .. 'index', 0, id)
     put_back({ id = id, tenant = mark.tenant, priority = tonumber(ARGV[9]), generation = mark.generation,
@@ -70,11 +71,11 @@ local change = {
 
   -- id, reason
   discard = function()
-    local old, mark = lane.read_mark(id), lane.read_mark(id)
+    local mark = lane.read_mark(id)
     if not mark or mark.status ~= PENDING then return 'gone' end
     mark.status = DISCARDED
     mark.discarded = ARGV[6]
-    lane.write_mark(id, mark, old)
+    lane.write_mark(id, mark)
   end,
 
   -- Somebody waits for the job, for a while; those who no longer do are forgotten. id, how long
@@ -97,13 +98,7 @@ local change = {
     local e = lane.entry(id)
     if not (e and e.place == RUNNING and e.token == tonumber(ARGV[6])) then return 'gone' end
     lane.end_attempt(e, 'nothing', -1, 0)
-    e.place = BLOCKED
-    e.token = 0
-    e.node = ''
-    redis.call('HSET', P .. 'why', id, ARGV[7])
-    state.blocked = state.blocked + 1
-    lane.touch(e)
-    lane.note_end(id)
+    lane.block(e, ARGV[7])
   end,
 }
 

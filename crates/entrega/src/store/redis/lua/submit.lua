@@ -80,8 +80,8 @@ for at = 5, #ARGV, FIELDS do
   if is_taken then
     remember(at)
     local e = { id = id, tenant = ARGV[at + 1], priority = priority, due = lane.here(ARGV[at + 3]),
-      expires = lane.here(ARGV[at + 4]), attempt = 0, generation = 0, has_history = 0, token = 0, node = '', size = #ARGV[at + 5],
-      place = READY, is_staged = true }
+      expires = lane.here(ARGV[at + 4]), size = #ARGV[at + 5], attempt = 0, generation = 0, has_history = 0, token = 0,
+      node = '', place = READY, is_staged = true }
     lane.enter(e.tenant)
     entries[id] = e
     lane.count(e, 1)

@@ -1,8 +1,8 @@
 -- One round of a node at its desk: what it attempted is settled, and it takes its next jobs.
--- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] the ids of the jobs that are settled; then for each of
--- these a head, a record, and a code or reason and an outbox where the head says so.
--- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, and for each job
--- to attempt a head, its record, its history or nothing.
+-- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] the ids of the jobs that are settled; then for each
+-- of these a head, a record, and a code or reason and an outbox where the head says so.
+-- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, and for each
+-- job to attempt a head, its record, its history or nothing.
 
 -- Id, token, what becomes of it, lesson, pause, took, a moment, an expiry, whether there is a text, and an outbox.
 local SETTLED = '>c16dBBddddBB'
@@ -18,10 +18,11 @@ local lease_end = string.format('%d', now + lease)
 
 local records, histories, histories_gone, settled, stale = {}, {}, {}, 0, {}
 
--- Most jobs are delivered at once and stand behind no gate. For those the rules come down to a few counts, and nothing is
--- kept in tables: what is to be written is listed right away.
+-- Most jobs are delivered at once and stand behind no gate. For those the rules come down to a few counts, and nothing
+-- is kept in tables: what is to be written is listed right away.
 local LIVE, SIZES = P .. 'live', state.sizes
 local live_set, live_gone, leases_set, leases_gone, arrivals_gone = {}, {}, {}, {}, { [0] = {}, {}, {} }
+-- Read once; from here on the count is kept in `nodes`.
 lane.node_running(node)
 
 local function set(list, id, bytes)
@@ -49,14 +50,8 @@ local becomes = {
   function(e, record, _, _, text)
     e.has_history = 1
     set(histories, e.id, record)
-    redis.call('HSET', P .. 'why', e.id, text)
-    e.place = BLOCKED
-    e.token = 0
-    e.node = ''
     e.due = now
-    state.blocked = state.blocked + 1
-    lane.touch(e)
-    lane.note_end(e.id)
+    lane.block(e, text)
   end,
   -- dead
   function(e, record, moment, expires, text)
@@ -178,6 +173,7 @@ end
 
 -- Starts what is not too late.
 local function start_all(ids, owner, priority)
+  if #ids == 0 then return end
   local found = redis.call('HMGET', LIVE, unpack(ids))
   local is_plain = not lane_gate and not owner.gate
   local started, plain = 0, 0
@@ -282,7 +278,9 @@ if max > 0 then
     -- There may be more, and another node has room for it.
     lane.wake()
   end
-  if not state.paused and lane.running_in_all() > #claimed then come_back = sooner(come_back, first_score('leases')) end
+  if not state.paused and lane.running_in_all() > #claimed then
+    come_back = sooner(come_back, first_score('leases'))
+  end
 elseif settled > 0 then
   lane.wake()
 end

@@ -22,22 +22,23 @@ function lane.count_dead(mark, by)
   state.dead = state.dead + by
 end
 
-function lane.write_mark(id, mark, old)
+function lane.write_mark(id, mark)
+  local old = lane.read_mark(id)
   if old then lane.count_dead(old, -1) end
   lane.count_dead(mark, 1)
   redis.call('HSET', P .. 'mark', id, cmsgpack.pack(mark))
 end
 
 function lane.change_status(id, status)
-  local old, mark = lane.read_mark(id), lane.read_mark(id)
+  local mark = lane.read_mark(id)
   if mark then
     mark.status = status
-    lane.write_mark(id, mark, old)
+    lane.write_mark(id, mark)
   end
 end
 
 function lane.bury(id, json, mark)
-  lane.write_mark(id, mark, lane.read_mark(id))
+  lane.write_mark(id, mark)
   redis.call('HSET', P .. 'dead', id, json)
   redis.call('ZADD', P .. 'dead:age', mark.moved, id)
   redis.call('HDEL', P .. 'tried', id)
@@ -46,11 +47,10 @@ end
 
 -- A replay that ended undelivered: its entry waits again, with what was tried.
 function lane.return_to_dead(id, mark, reason)
-  local old = lane.read_mark(id)
   mark.status = PENDING
   mark.notes = mark.notes or {}
   mark.notes[#mark.notes + 1] = reason
-  lane.write_mark(id, mark, old)
+  lane.write_mark(id, mark)
   local history = redis.call('HGET', P .. 'history', id)
   if history then
     local tried = redis.call('HGET', P .. 'tried', id) or ''
@@ -58,6 +58,17 @@ function lane.return_to_dead(id, mark, reason)
     redis.call('HDEL', P .. 'history', id)
   end
   redis.call('HDEL', P .. 'jobs', id)
+end
+
+-- A job whose attempt has ended waits for an operator.
+function lane.block(e, reason)
+  redis.call('HSET', P .. 'why', e.id, reason)
+  e.place = BLOCKED
+  e.token = 0
+  e.node = ''
+  state.blocked = state.blocked + 1
+  lane.touch(e)
+  lane.note_end(e.id)
 end
 
 -- The end of a job that was not delivered; it has been taken out.
@@ -69,11 +80,4 @@ function lane.drop(id, how, reason)
     redis.call('HSET', P .. 'ends', id, struct.pack('>dBc0Hc0', now, #how, how, #reason, reason))
   end
   lane.note_end(id)
-end
-
-function lane.lane_hold(node)
-  if state.paused then return 'paused', nil end
-  if lane.node_running(node) >= policy.concurrency + policy.ahead then return 'concurrency', nil end
-  if not lane_gate then return nil end
-  return lane.gate_hold(lane_gate, lane.running_in_all())
 end

@@ -8,7 +8,8 @@
 -- one command per key, not one per job.
 
 local P = KEYS[1]
--- The rules. In one table, because a function that closes over many others is slow to make, and all are made in every call.
+-- The rules. In one table, because a function that closes over many others is slow to make, and all are made in every
+-- call.
 local lane = {}
 local FOREVER = 9007199254740991
 local RAMP_FREE = 4294967295

@@ -13,6 +13,14 @@ function lane.next_token()
   return state.token
 end
 
+-- What keeps a node from starting anything of the lane: its name, and until when.
+function lane.lane_hold(node)
+  if state.paused then return 'paused', nil end
+  if lane.node_running(node) >= policy.concurrency + policy.ahead then return 'concurrency', nil end
+  if not lane_gate then return nil end
+  return lane.gate_hold(lane_gate, lane.running_in_all())
+end
+
 -- Moves an entry from wherever it comes to ready or delayed.
 function lane.settle_in(e)
   if e.due > now then
@@ -104,9 +112,7 @@ function lane.reap()
     local id = string.sub(member, 1, 16)
     local e = lane.entry(id)
     leases[id] = false
-    if e and e.place == RUNNING then
-      lane.give_back(e)
-    end
+    if e and e.place == RUNNING then lane.give_back(e) end
   end
   return #lapsed
 end

@@ -4,9 +4,8 @@ local state = redis.call('GET', P .. 'state')
 if state then
   state = cmsgpack.unpack(state)
 else
-  state = { seq = 0, front = 0, token = 0, rounds = 0, left = { 0, 0, 0 }, tenants = 0, blocked = 0, dead = 0, delayed = 0,
-    parked = 0,
-    sizes = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, gate = {} }
+  state = { seq = 0, front = 0, token = 0, rounds = 0, left = { 0, 0, 0 }, tenants = 0, blocked = 0, dead = 0,
+    delayed = 0, parked = 0, sizes = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, gate = {} }
 end
 local was_hungry = state.hungry
 

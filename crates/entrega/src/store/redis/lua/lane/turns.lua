@@ -2,16 +2,16 @@
 
 local tenants, tenants_touched = {}, {}
 
--- Number, parked, running, weight, round, processed, last, streak, on which rings, ready jobs by priority, and then what
--- its gate keeps.
+-- Number, parked, running, weight, round, processed, last, streak, on which rings, ready jobs by priority, and then
+-- what its gate keeps.
 local TENANT = '>IdIIddddBBBIII'
 
 function lane.read_tenant(name, packed)
-  local number, parked, running, weight, round, processed, last, streak, ring0, ring1, ring2, ready0, ready1, ready2, at =
-    struct.unpack(TENANT, packed)
+  local number, parked, running, weight, round, processed, last, streak, ring0, ring1, ring2, ready0, ready1, ready2,
+    at = struct.unpack(TENANT, packed)
   local t = { name = name, number = number, parked = parked, running = running, weight = weight, round = round,
-    processed = processed, last = last, streak = streak, ring = { ring0 == 1, ring1 == 1, ring2 == 1 }, ready = { ready0, ready1, ready2 },
-    kept = at > #packed and {} or cmsgpack.unpack(string.sub(packed, at)) }
+    processed = processed, last = last, streak = streak, ring = { ring0 == 1, ring1 == 1, ring2 == 1 },
+    ready = { ready0, ready1, ready2 }, kept = at > #packed and {} or cmsgpack.unpack(string.sub(packed, at)) }
   t.gate = lane.gate_of('tenant', t.kept, P .. 'starts:' .. name)
   return t
 end
@@ -204,8 +204,8 @@ function lane.run_of(t, priority)
   return math.min(left, policy.tenant_concurrency - t.running)
 end
 
--- The next jobs by priority and turn, at most so many, taken off their queue, whose queue that was and of which priority. Tenants that may
--- not go are parked on the way; after many of them it is enough for one call.
+-- The next jobs by priority and turn, at most so many, taken off their queue; whose queue that was, and of which
+-- priority. Tenants that may not go are parked on the way; after many of them it is enough for one call.
 local passed, is_tired = 0, false
 function lane.take_front(most)
   for priority = 0, 2 do
