@@ -2,10 +2,10 @@
 //! Invariant: rules are data; the first that matches wins; a dialect's last rule matches everything.
 //! Never: branches on a message outside a rule that says so.
 
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Outcome;
+use crate::email::{AUTH, SES_THROTTLES, SUPPRESSED};
+use crate::outcome::{Facts, Outcome, Protocol};
 
 /// What an outcome means for its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum Verdict {
     Permanent,
 }
 
-/// An inclusive range of HTTP statuses, written `503` or `500-599`.
+/// An inclusive range of HTTP statuses or SMTP replies, written `503` or `500-599`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Statuses {
@@ -33,8 +33,8 @@ impl Statuses {
         Statuses { first, last }
     }
 
-    fn contains(self, status: StatusCode) -> bool {
-        (self.first..=self.last).contains(&status.as_u16())
+    fn contains(self, status: u16) -> bool {
+        (self.first..=self.last).contains(&status)
     }
 }
 
@@ -81,6 +81,9 @@ pub struct Rule {
     /// A text that the answer's body or the fault's message contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What was spoken with the destination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
     /// What it then means.
     pub verdict: Verdict,
 }
@@ -98,28 +101,24 @@ impl Rule {
 
     /// A rule that matches everything.
     pub fn always(verdict: Verdict) -> Rule {
-        Rule { status: Vec::new(), code: Vec::new(), header: None, message: None, verdict }
+        Rule { status: Vec::new(), code: Vec::new(), header: None, message: None, protocol: None, verdict }
     }
 
-    fn matches(&self, outcome: &Outcome) -> bool {
-        let answer = match outcome {
-            Outcome::Answer(answer) => Some(answer),
-            Outcome::Fault(_) => None,
-        };
+    /// The rule for what is spoken in one protocol only.
+    fn only(self, protocol: Protocol) -> Rule {
+        Rule { protocol: Some(protocol), ..self }
+    }
+
+    fn matches(&self, facts: &Facts<'_>) -> bool {
         let status_fits =
-            self.status.is_empty() || answer.is_some_and(|a| self.status.iter().any(|s| s.contains(a.status)));
-        let code_fits = self.code.is_empty() || self.code.iter().any(|code| *code == outcome.code());
+            self.status.is_empty() || facts.status.is_some_and(|found| self.status.iter().any(|s| s.contains(found)));
+        let code_fits = self.code.is_empty() || self.code.iter().any(|code| *code == facts.code);
         let header_fits =
-            self.header.as_deref().is_none_or(|name| answer.is_some_and(|a| a.headers.contains_key(name)));
-        status_fits && code_fits && header_fits && self.message_fits(outcome)
-    }
-
-    fn message_fits(&self, outcome: &Outcome) -> bool {
-        let Some(wanted) = &self.message else { return true };
-        match outcome {
-            Outcome::Answer(answer) => String::from_utf8_lossy(&answer.body).contains(wanted.as_str()),
-            Outcome::Fault(fault) => fault.message.contains(wanted.as_str()),
-        }
+            self.header.as_deref().is_none_or(|name| facts.headers.is_some_and(|headers| headers.contains_key(name)));
+        let says = |wanted: &str| String::from_utf8_lossy(facts.message).contains(wanted);
+        let message_fits = self.message.as_deref().is_none_or(says);
+        let protocol_fits = self.protocol.is_none_or(|protocol| protocol == facts.protocol);
+        status_fits && code_fits && header_fits && message_fits && protocol_fits
     }
 }
 
@@ -134,6 +133,8 @@ pub enum Dialect {
     Connector,
     /// Signed webhooks: everything but a 2xx is tried again.
     Webhook,
+    /// Mail, over SMTP or SES.
+    Email,
 }
 
 const NETWORK: [&str; 5] = ["resolve", "connect", "tls", "timeout", "aborted"];
@@ -160,14 +161,47 @@ impl Dialect {
             Dialect::Webhook => {
                 vec![success, Rule::code(&["forbidden_address", "invalid"], Permanent), Rule::always(Retry)]
             }
+            Dialect::Email => email_rules(),
         }
     }
 }
 
+/// An address that is not written to any more is final. A login that was refused is the operator's to mend, not the
+/// mail's end, although its reply is a 5yz.
+fn email_rules() -> Vec<Rule> {
+    use Verdict::*;
+    let one = |status| Statuses::range(status, status);
+    let (smtp, ses) = (|rule: Rule| rule.only(Protocol::Smtp), |rule: Rule| rule.only(Protocol::Ses));
+    vec![
+        Rule::code(&SUPPRESSED.map(|(code, _)| code), Permanent),
+        Rule::code(&[&NETWORK[..], &[AUTH, "crashed"]].concat(), Retry),
+        smtp(Rule::status(&[one(421), Statuses::range(450, 452)], Retry)),
+        smtp(Rule::status(&[one(500), one(550), one(554)], Permanent)),
+        smtp(Rule::status(&[Statuses::range(400, 499)], Retry)),
+        ses(Rule::code(&SES_THROTTLES, Retry)),
+        ses(Rule::code(&["ServiceUnavailable", "InternalFailure", "RequestTimeout", "RequestTimeoutException"], Retry)),
+        ses(Rule::code(
+            &["MessageRejected", "MailFromDomainNotVerified", "MailFromDomainNotVerifiedException"],
+            Permanent,
+        )),
+        ses(Rule::status(&[one(408), one(429), Statuses::range(500, 599)], Retry)),
+        Rule::always(Permanent),
+    ]
+}
+
 /// The verdict of the first rule that matches. Nothing matching means `Permanent`: what nobody foresaw is looked at
-/// by a person rather than repeated.
+/// by a person rather than repeated. The recipients of a mail were judged one by one.
 pub fn classify(rules: &[Rule], outcome: &Outcome) -> Verdict {
-    rules.iter().find(|rule| rule.matches(outcome)).map_or(Verdict::Permanent, |rule| rule.verdict)
+    match (outcome.facts(), outcome) {
+        (Some(facts), _) => classify_facts(rules, &facts),
+        (None, Outcome::Mail(mailed)) => mailed.verdict(),
+        (None, _) => Verdict::Permanent,
+    }
+}
+
+/// The same for the facts alone.
+pub fn classify_facts(rules: &[Rule], facts: &Facts<'_>) -> Verdict {
+    rules.iter().find(|rule| rule.matches(facts)).map_or(Verdict::Permanent, |rule| rule.verdict)
 }
 
 #[cfg(test)]
@@ -175,7 +209,7 @@ mod tests {
     use super::*;
     use crate::outcome::{Answer, Fault, FaultKind};
     use bytes::Bytes;
-    use http::HeaderMap;
+    use http::{HeaderMap, StatusCode};
 
     fn answer(status: u16) -> Outcome {
         let status = StatusCode::from_u16(status).unwrap();

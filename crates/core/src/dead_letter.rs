@@ -57,6 +57,9 @@ impl std::fmt::Display for DeadLetterStatus {
 pub struct DeadLetter {
     /// The job's id; also the entry's.
     pub job_id: JobId,
+    /// The same for a mail, under the name that its sender knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outbox_id: Option<JobId>,
     /// Whose.
     pub company_id: TenantName,
     /// Where it died; its dead letters are called `<lane>:dlq`.

@@ -1,5 +1,6 @@
 //! Job ids: ULIDs, so that they sort by the time they were made.
-//! Invariant: the text form is `job_` and 26 characters; the binary form, 16 bytes, sorts like the text.
+//! Invariant: the text form is `job_` or, for a mail, `out_`, and 26 characters; one of its bits says which, so that the
+//! two never mix. The binary form, 16 bytes, sorts like the characters.
 //! Never: makes an id of its own; time and chance are arguments.
 
 use std::fmt;
@@ -11,7 +12,10 @@ use ulid::Ulid;
 
 use crate::time::Time;
 
-const PREFIX: &str = "job_";
+const JOB: &str = "job_";
+const MAIL: &str = "out_";
+/// Set in the id of a mail: the first of the 80 random bits.
+const MAIL_BIT: u128 = 1 << 79;
 
 /// Names one job for its whole life, replays included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,9 +27,19 @@ impl JobId {
     /// The largest id.
     pub const MAX: JobId = JobId([0xff; 16]);
 
-    /// An id made at `time`; of `chance` the low 80 bits count.
+    /// An id made at `time`; of `chance` the low 79 bits count.
     pub fn from_parts(time: Time, chance: u128) -> JobId {
-        JobId(Ulid::from_parts(time.as_millis(), chance).to_bytes())
+        JobId(Ulid::from_parts(time.as_millis(), chance & !MAIL_BIT).to_bytes())
+    }
+
+    /// The same id for a mail: its text begins with `out_`.
+    pub fn of_mail(self) -> JobId {
+        JobId((u128::from_be_bytes(self.0) | MAIL_BIT).to_be_bytes())
+    }
+
+    /// Whether it names a mail.
+    pub const fn is_mail(&self) -> bool {
+        u128::from_be_bytes(self.0) & MAIL_BIT != 0
     }
 
     /// The id of these bytes.
@@ -55,7 +69,8 @@ impl JobId {
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = [0; ulid::ULID_LEN];
-        write!(f, "{PREFIX}{}", Ulid::from_bytes(self.0).array_to_str(&mut text))
+        let prefix = if self.is_mail() { MAIL } else { JOB };
+        write!(f, "{prefix}{}", Ulid::from_bytes(self.0).array_to_str(&mut text))
     }
 }
 
@@ -67,7 +82,7 @@ impl fmt::Debug for JobId {
 
 /// A text that is no job id.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-#[error("'{text}' is not a job id; one looks like job_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+#[error("'{text}' is not a job id; one looks like job_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
 pub struct BadJobId {
     text: String,
 }
@@ -75,10 +90,10 @@ pub struct BadJobId {
 impl FromStr for JobId {
     type Err = BadJobId;
     fn from_str(text: &str) -> Result<JobId, BadJobId> {
-        text.strip_prefix(PREFIX)
-            .and_then(|rest| Ulid::from_string(rest).ok())
-            .map(|ulid| JobId(ulid.to_bytes()))
-            .ok_or_else(|| BadJobId { text: text.chars().take(64).collect() })
+        let named = |prefix| text.strip_prefix(prefix).and_then(|rest| Ulid::from_string(rest).ok());
+        let job = named(JOB).map(|ulid| JobId(ulid.to_bytes())).filter(|id| !id.is_mail());
+        let mail = || named(MAIL).map(|ulid| JobId(ulid.to_bytes())).filter(JobId::is_mail);
+        job.or_else(mail).ok_or_else(|| BadJobId { text: text.chars().take(64).collect() })
     }
 }
 
@@ -110,12 +125,24 @@ mod tests {
         for text in [
             "",
             "job_",
-            "01J9Z3K5V8N4QW6R7T2Y0X1ABC",
-            "job_01J9Z3K5V8N4QW6R7T2Y0X1AB",
+            "01J9Z3K5V84NQW6R7T2Y0X1ABC",
+            "job_01J9Z3K5V84NQW6R7T2Y0X1AB",
             "job_!!!!!!!!!!!!!!!!!!!!!!!!!!",
         ] {
             assert!(text.parse::<JobId>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn mails_and_other_jobs_never_mix() {
+        let id = JobId::from_parts(Time::from_millis(5), u128::MAX);
+        assert!(!id.is_mail() && id.of_mail().is_mail());
+        let (job, mail) = (id.to_string(), id.of_mail().to_string());
+        assert!(job.starts_with("job_") && mail.starts_with("out_"), "{job} {mail}");
+        assert_eq!(mail.parse::<JobId>().unwrap(), id.of_mail());
+        assert!(job.replace("job_", "out_").parse::<JobId>().is_err());
+        assert!(mail.replace("out_", "job_").parse::<JobId>().is_err());
+        assert_eq!(id.of_mail().made_at(), id.made_at());
     }
 
     proptest! {

@@ -9,8 +9,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::de::Error as _;
+use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::email::{Email, Mailed};
 use crate::id::JobId;
 use crate::name::{LaneName, TenantName};
 use crate::time::Time;
@@ -186,6 +188,8 @@ pub enum Payload {
     Http(HttpRequest),
     /// For a channel that a program brought along; only that channel reads it.
     Opaque(Body),
+    /// For the `email` channel.
+    Email(Box<Email>),
 }
 
 /// One outbound call in a lane.
@@ -217,7 +221,7 @@ pub struct Job {
 }
 
 /// One try of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
     /// From 1; it starts again with each replay.
@@ -230,6 +234,26 @@ pub struct Attempt {
     pub code: String,
     /// What went wrong, in words; `None` for a success.
     pub reason: Option<String>,
+    /// For a mail: what came of it for each recipient.
+    #[serde(default)]
+    pub mail: Option<Box<Mailed>>,
+}
+
+/// By hand because only mails have `mail`: people need not read that others have none, but a binary record must say so.
+impl Serialize for Attempt {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let has_mail = self.mail.is_some() || !serializer.is_human_readable();
+        let mut attempt = serializer.serialize_struct("Attempt", 5 + usize::from(has_mail))?;
+        attempt.serialize_field("number", &self.number)?;
+        attempt.serialize_field("startedAt", &self.started_at)?;
+        attempt.serialize_field("durationMs", &self.duration_ms)?;
+        attempt.serialize_field("code", &self.code)?;
+        attempt.serialize_field("reason", &self.reason)?;
+        if has_mail {
+            attempt.serialize_field("mail", &self.mail)?;
+        }
+        attempt.end()
+    }
 }
 
 #[cfg(test)]
@@ -246,6 +270,32 @@ mod tests {
         assert!(JobState::Dlq.may_become(JobState::Replaying));
         assert!(!JobState::Running.may_become(JobState::Cancelled));
         assert!(!JobState::RetryWait.may_become(JobState::Queued));
+    }
+
+    #[test]
+    fn an_attempt_reads_back_with_and_without_a_mail() {
+        let mail = Mailed {
+            protocol: crate::outcome::Protocol::Smtp,
+            transport: "main".into(),
+            message_id: None,
+            ambiguous: true,
+            recipients: vec![crate::email::Recipient::accepted("a@example.com")],
+        };
+        for mail in [None, Some(Box::new(mail))] {
+            let attempt = Attempt {
+                number: 1,
+                started_at: Time::from_millis(5),
+                duration_ms: 2,
+                code: "ok".into(),
+                reason: None,
+                mail,
+            };
+            let record = postcard::to_stdvec(&attempt).unwrap();
+            assert_eq!(postcard::from_bytes::<Attempt>(&record).unwrap(), attempt);
+            let json = serde_json::to_string(&attempt).unwrap();
+            assert_eq!(json.contains("\"mail\""), attempt.mail.is_some(), "{json}");
+            assert_eq!(serde_json::from_str::<Attempt>(&json).unwrap(), attempt);
+        }
     }
 
     #[test]

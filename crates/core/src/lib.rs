@@ -7,6 +7,7 @@
 //! - [`lane`]: admission, order, gates, delays ([`throttle`], [`cadence`], [`breaker`] are its gates)
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
 //! - [`dead_letter`]: what is kept of a job that gave up
+//! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
 //!
 //! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
 //! (a number in 0..1) are arguments, so every rule is tested without waiting.
@@ -17,9 +18,11 @@ pub mod cadence;
 pub mod classify;
 pub mod dead_letter;
 pub mod decide;
+pub mod email;
 pub mod id;
 pub mod job;
 pub mod lane;
+pub mod mask;
 pub mod name;
 pub mod outcome;
 pub mod policy;

@@ -2,10 +2,14 @@
 //! Invariant: an outcome states facts; whether to try again is decided elsewhere, from data.
 //! Never: puts a body or a secret into a reason.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::email::Mailed;
 
 /// The result of one attempt.
 #[derive(Clone, Debug)]
@@ -14,6 +18,35 @@ pub enum Outcome {
     Answer(Answer),
     /// No answer came.
     Fault(Fault),
+    /// A mail was tried; each recipient has a result of its own.
+    Mail(Box<Mailed>),
+}
+
+/// What was spoken with the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP.
+    Http,
+    /// SMTP.
+    Smtp,
+    /// The API of Amazon SES.
+    Ses,
+}
+
+/// What a rule looks at.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// What was spoken.
+    pub protocol: Protocol,
+    /// The answer's status or reply code.
+    pub status: Option<u16>,
+    /// `http_503`, `smtp_450`, `timeout`, …
+    pub code: Cow<'a, str>,
+    /// The answer's header fields.
+    pub headers: Option<&'a HeaderMap>,
+    /// The answer's body or text, or the fault's message; read only by a rule that asks for it.
+    pub message: &'a [u8],
 }
 
 /// An answer of the destination.
@@ -83,7 +116,18 @@ impl Outcome {
         match self {
             Outcome::Answer(answer) => format!("http_{}", answer.status.as_u16()),
             Outcome::Fault(fault) => fault.kind.code().to_owned(),
+            Outcome::Mail(mailed) => mailed.failure_code().map_or("ok", |code| code.as_str()).to_owned(),
         }
+    }
+
+    /// What rules look at. A mail is judged recipient by recipient instead.
+    pub fn facts(&self) -> Option<Facts<'_>> {
+        let (status, headers, message) = match self {
+            Outcome::Answer(answer) => (Some(answer.status.as_u16()), Some(&answer.headers), &answer.body[..]),
+            Outcome::Fault(fault) => (None, None, fault.message.as_bytes()),
+            Outcome::Mail(_) => return None,
+        };
+        Some(Facts { protocol: Protocol::Http, status, code: self.code().into(), headers, message })
     }
 
     /// What happened, in words that may be logged.
@@ -94,6 +138,7 @@ impl Outcome {
                 None => format!("HTTP {}", answer.status.as_u16()),
             },
             Outcome::Fault(fault) => fault.message.clone(),
+            Outcome::Mail(mailed) => mailed.reason(),
         }
     }
 
@@ -101,7 +146,7 @@ impl Outcome {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Outcome::Answer(answer) => answer.retry_after,
-            Outcome::Fault(_) => None,
+            Outcome::Fault(_) | Outcome::Mail(_) => None,
         }
     }
 
@@ -120,6 +165,7 @@ impl Outcome {
                 }
                 FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed => Lesson::Nothing,
             },
+            Outcome::Mail(mailed) => mailed.lesson(),
         }
     }
 }

@@ -185,7 +185,8 @@ impl LanePolicy {
         }
     }
 
-    /// E-mail: 5 attempts, 1 s → 60 s, 100 per minute.
+    /// E-mail: 5 attempts, 1 s → 60 s, 100 per minute. All of it leaves through the same few servers, so one tenant may
+    /// have all slots, and a breaker holds the mails while no server answers.
     pub fn email() -> LanePolicy {
         LanePolicy {
             channel: "email".into(),
@@ -193,6 +194,9 @@ impl LanePolicy {
             concurrency: 5,
             tenant_concurrency: 5,
             throttle: Some(ThrottlePolicy { max_requests: 100, per: seconds(60), scope: Scope::Lane }),
+            breaker: Some((BreakerPolicy { failures: 5, open: seconds(30), probe_timeout: seconds(30) }, Scope::Lane)),
+            dialect: Dialect::Email,
+            rules: Dialect::Email.rules(),
             ..LanePolicy::http()
         }
     }

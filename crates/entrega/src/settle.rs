@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use entrega_core::decide::{Transition, decide};
-use entrega_core::job::{Attempt, Job};
-use entrega_core::outcome::Outcome;
+use entrega_core::email::Mailed;
+use entrega_core::job::{Attempt, Job, Payload};
+use entrega_core::mask::mask_text;
+use entrega_core::outcome::{Answer, Lesson, Outcome};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
@@ -31,7 +33,10 @@ pub struct Attempted {
 impl Engine {
     /// Decides what becomes of a job, and says so.
     pub fn settlement(&self, policy: &LanePolicy, attempted: Attempted) -> Settlement {
-        let Attempted { claimed, started_at, took, outcome } = attempted;
+        let Attempted { claimed, started_at, took, mut outcome } = attempted;
+        if let Outcome::Mail(mailed) = &mut outcome {
+            mailed.judge(&policy.rules);
+        }
         let now = started_at + took;
         let transition = decide(now, policy, claimed.attempt, claimed.expires, &outcome, self.chance.roll());
         self.report(policy, &claimed, &transition, now, took);
@@ -41,15 +46,21 @@ impl Engine {
         };
         let mut attempts = claimed.history;
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason });
+        let lesson = lesson(&outcome, &transition, now);
+        let (answer, mail) = split(outcome, &transition);
+        let mut job = claimed.job;
+        if let (Transition::DeadLetter { .. }, Some(mailed)) = (&transition, &mail) {
+            spare_the_accepted(&mut job, mailed);
+        }
+        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
         Settlement {
             ticket: claimed.ticket,
-            job: claimed.job,
+            job,
             generation: claimed.generation,
             attempts,
-            lesson: outcome.lesson(),
+            lesson,
             took,
-            answer: matches!(transition, Transition::Done).then(|| kept(outcome)).flatten(),
+            answer,
             transition,
             causes: Vec::new(),
         }
@@ -73,18 +84,18 @@ impl Engine {
                 self.metrics.backoff(&job.lane, delay);
                 tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
                     maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
-                    errorCode = failure.code, errorReason = failure.reason, isRetryable = true,
+                    errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = true,
                     nextRetryDelay = delay.as_millis() as u64, "Job failed, scheduling retry");
             }
             Transition::Blocked { failure } => {
                 tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
-                    errorCode = failure.code, errorReason = failure.reason, isRetryable = false,
+                    errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job blocked; an operator decides");
             }
             Transition::DeadLetter { failure } => {
                 self.metrics.dead(&job.lane);
                 tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant, attempt,
-                    labels = labels(job), errorCode = failure.code, errorReason = failure.reason, isRetryable = false,
+                    labels = labels(job), errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job moved to the dead letters");
             }
         }
@@ -96,13 +107,37 @@ fn labels(job: &Job) -> String {
     job.labels.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
 }
 
-fn kept(outcome: Outcome) -> Option<KeptAnswer> {
-    let Outcome::Answer(answer) = outcome else { return None };
+/// A destination that wants a slower pace without saying how slow holds the lane for as long as the job waits: longer
+/// each time the same job meets it.
+fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
+    match (outcome, outcome.lesson(), transition) {
+        (Outcome::Mail(_), Lesson::Slower(None), Transition::Retry { at, .. }) => Lesson::Slower(Some(at.since(now))),
+        (_, lesson, _) => lesson,
+    }
+}
+
+/// What is kept of an outcome: of a delivered call its answer, of a mail what came of it for each recipient.
+fn split(outcome: Outcome, transition: &Transition) -> (Option<KeptAnswer>, Option<Box<Mailed>>) {
+    match outcome {
+        Outcome::Answer(answer) if *transition == Transition::Done => (Some(kept(answer)), None),
+        Outcome::Mail(mailed) => (None, Some(mailed)),
+        Outcome::Answer(_) | Outcome::Fault(_) => (None, None),
+    }
+}
+
+/// A replay starts from the job alone: it says there who got the mail already.
+fn spare_the_accepted(job: &mut Job, mailed: &Mailed) {
+    if let Payload::Email(email) = &mut job.payload {
+        email.accepted = mailed.accepted().map(str::to_owned).collect();
+    }
+}
+
+fn kept(answer: Answer) -> KeptAnswer {
     let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    Some(KeptAnswer {
+    KeptAnswer {
         status: answer.status.as_u16(),
         content_type,
         body: entrega_core::job::Body(answer.body),
         truncated: answer.truncated,
-    })
+    }
 }

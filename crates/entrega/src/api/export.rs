@@ -169,6 +169,7 @@ fn csv_cells(dead: &DeadLetter) -> [String; 10] {
     let destination = match &dead.original_data.payload {
         Payload::Http(request) => format!("{} {}", request.method, request.url),
         Payload::Opaque(_) => String::new(),
+        Payload::Email(email) => email.recipients().join(" "),
     };
     [
         dead.job_id.to_string(),

@@ -47,7 +47,7 @@ pub(super) struct NewKey {
 #[serde(rename_all = "camelCase")]
 pub(super) struct KeyRow {
     /// Names it.
-    #[schema(example = "key_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+    #[schema(example = "key_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
     id: String,
     /// Whose.
     #[schema(value_type = String)]

@@ -145,7 +145,7 @@ pub(super) struct KeptAnswer {
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 pub(super) struct JobView {
-    #[schema(example = "job_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+    #[schema(example = "job_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
     job_id: String,
     lane: String,
     /// The tenant.
@@ -237,7 +237,7 @@ pub(super) struct DeadLetterFilter {
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 pub(super) struct ReplayRun {
-    #[schema(example = "replay_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+    #[schema(example = "replay_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
     replay_id: String,
     filter: DeadLetterFilter,
     rate_per_sec: u32,

@@ -157,7 +157,7 @@ type OnceJob = (NewJob, Option<OnceKey>);
 #[serde(rename_all = "camelCase")]
 pub(super) struct Taken {
     /// Its id.
-    #[schema(value_type = String, example = "job_01J9Z3K5V8N4QW6R7T2Y0X1ABC")]
+    #[schema(value_type = String, example = "job_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
     job_id: JobId,
 }
 

@@ -257,7 +257,7 @@ async fn a_key_opens_what_its_scopes_say() {
 #[tokio::test]
 async fn an_exit_code_says_what_happened() {
     let world = World::start().await;
-    let unknown = "job_01J9Z3K5V8N4QW6R7T2Y0X1ABC";
+    let unknown = "job_01J9Z3K5V84NQW6R7T2Y0X1ABC";
     assert_eq!(world.fail(&["jobs", "show", unknown]).await.0, 3);
     assert_eq!(world.fail(&["dlq", "show", "../../health/live"]).await.0, 3);
     let (code, message) = world.fail(&["jobs", "send", "ftp://example.com"]).await;

@@ -1,5 +1,5 @@
 //! Lanes: from a table to a policy.
-//! Invariant: a policy that leaves here passed [`LanePolicy::check`]; a key left out has the value of the `http` lane.
+//! Invariant: a policy that leaves here passed [`LanePolicy::check`]; a key left out has the value of its channel's own lane.
 //! Never: knows what a channel does.
 
 use std::time::Duration;
@@ -8,19 +8,26 @@ use entrega_core::backoff::Backoff;
 use entrega_core::breaker::BreakerPolicy;
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::classify::{Dialect, Rule, Statuses, Verdict};
+use entrega_core::outcome::Protocol;
 use entrega_core::policy::{DeadLetterPolicy, Fairness, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 
 use super::error::ConfigError;
 use super::layer::{RETRY_DOUBLING, RETRY_LISTED};
 use super::section::{Given, Section};
 
-pub(super) const CHANNELS: [(&str, &str); 1] = [("http", "http")];
+pub(super) const CHANNELS: [(&str, &str); 2] = [("http", "http"), ("email", "email")];
 pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
 pub(super) const ON_FULL: [(&str, OnFull); 2] = [("refuse", OnFull::Refuse), ("preempt", OnFull::Preempt)];
 pub(super) const ON_EXHAUSTED: [(&str, OnExhausted); 2] =
     [("dlq", OnExhausted::Dlq), ("blocked", OnExhausted::Blocked)];
-pub(super) const DIALECTS: [(&str, Dialect); 3] =
-    [("http", Dialect::Http), ("connector", Dialect::Connector), ("webhook", Dialect::Webhook)];
+pub(super) const DIALECTS: [(&str, Dialect); 4] = [
+    ("http", Dialect::Http),
+    ("connector", Dialect::Connector),
+    ("webhook", Dialect::Webhook),
+    ("email", Dialect::Email),
+];
+pub(super) const PROTOCOLS: [(&str, Protocol); 3] =
+    [("http", Protocol::Http), ("smtp", Protocol::Smtp), ("ses", Protocol::Ses)];
 pub(super) const VERDICTS: [(&str, Verdict); 3] =
     [("success", Verdict::Success), ("retry", Verdict::Retry), ("permanent", Verdict::Permanent)];
 
@@ -28,11 +35,13 @@ const PENALTY_MAX: f64 = 100.0;
 
 /// Reads one lane. Numbers are held against their limits by [`LanePolicy::check`] afterwards.
 pub(super) fn read(mut lane: Section<'_>) -> Result<LanePolicy, ConfigError> {
-    let base = LanePolicy::http();
+    let channel = or(lane.get("channel"), "http", |given| given.choice(&CHANNELS))?;
+    let base = base_of(channel);
     let timeout = or(lane.get("timeout"), base.timeout, |given| given.duration())?;
     let concurrency = or(lane.get("concurrency"), base.concurrency, count)?;
     let fairness = or(lane.get("fairness"), base.fairness, |given| read_fairness(given.section()?))?;
-    let fair_share = match fairness.enable_round_robin {
+    // Where all tenants' work leaves through the same servers, slots that one cannot have would only stand empty.
+    let fair_share = match fairness.enable_round_robin && channel != "email" {
         true => (concurrency - concurrency.div_ceil(4)).max(1),
         false => concurrency,
     };
@@ -40,7 +49,7 @@ pub(super) fn read(mut lane: Section<'_>) -> Result<LanePolicy, ConfigError> {
     let mut rules = or(lane.get("classify"), Vec::new(), read_rules)?;
     rules.extend(dialect.rules());
     let policy = LanePolicy {
-        channel: or(lane.get("channel"), "http", |given| given.choice(&CHANNELS))?.into(),
+        channel: channel.into(),
         retry: or(lane.get("retry"), base.retry, |given| read_retry(given.section()?))?,
         timeout,
         ttl: or(lane.get("ttl"), base.ttl, |given| {
@@ -48,9 +57,9 @@ pub(super) fn read(mut lane: Section<'_>) -> Result<LanePolicy, ConfigError> {
         })?,
         concurrency,
         tenant_concurrency: or(lane.get("tenant_concurrency"), fair_share, count)?,
-        throttle: maybe(lane.get("throttle"), read_throttle)?,
-        breaker: maybe(lane.get("breaker"), |breaker| read_breaker(breaker, timeout))?,
-        cadence: maybe(lane.get("cadence"), read_cadence)?,
+        throttle: maybe(lane.get("throttle"), base.throttle, read_throttle)?,
+        breaker: maybe(lane.get("breaker"), base.breaker, |breaker| read_breaker(breaker, timeout))?,
+        cadence: maybe(lane.get("cadence"), base.cadence, read_cadence)?,
         capacity: or(lane.get("capacity"), base.capacity, count)?,
         on_full: or(lane.get("on_full"), base.on_full, |given| given.choice(&ON_FULL))?,
         on_exhausted: or(lane.get("on_exhausted"), base.on_exhausted, |given| given.choice(&ON_EXHAUSTED))?,
@@ -72,12 +81,22 @@ fn or<'a, T>(
     given.map_or(Ok(fallback), read)
 }
 
-/// A table that `none` or leaving it out switches off.
+/// A table that `none` switches off.
 fn maybe<'a, T>(
     given: Option<Given<'a>>,
+    fallback: Option<T>,
     read: impl FnOnce(Section<'a>) -> Result<T, ConfigError>,
 ) -> Result<Option<T>, ConfigError> {
-    given.and_then(Given::unless_none).map(|given| read(given.section()?)).transpose()
+    let Some(given) = given else { return Ok(fallback) };
+    given.unless_none().map(|given| read(given.section()?)).transpose()
+}
+
+/// What holds for a lane that does not say otherwise.
+fn base_of(channel: &str) -> LanePolicy {
+    match channel {
+        "email" => LanePolicy::email(),
+        _ => LanePolicy::http(),
+    }
 }
 
 fn count(given: Given<'_>) -> Result<u32, ConfigError> {
@@ -211,6 +230,7 @@ fn read_rule(mut rule: Section<'_>) -> Result<Rule, ConfigError> {
         code: texts(rule.get("code"), |given| given.text())?,
         header: rule.get("header").map(|given| given.text()).transpose()?,
         message: rule.get("message").map(|given| given.text()).transpose()?,
+        protocol: rule.get("protocol").map(|given| given.choice(&PROTOCOLS)).transpose()?,
         verdict: rule.need("verdict", "write verdict = \"success\", \"retry\" or \"permanent\"")?.choice(&VERDICTS)?,
     };
     rule.finish()?;

@@ -187,6 +187,9 @@ fn rule(rule: &Rule) -> Value {
     if let Some(message) = &rule.message {
         set("message", Value::from(message.as_str()));
     }
+    if let Some(protocol) = rule.protocol {
+        set("protocol", word(&lane::PROTOCOLS, protocol));
+    }
     Value::Table(table)
 }
 

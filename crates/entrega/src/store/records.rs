@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Failure;
+use entrega_core::email::Email;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Payload, Priority};
+use entrega_core::mask::mask_address;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::DeadLetterPolicy;
 use entrega_core::time::Time;
@@ -96,6 +98,17 @@ pub(super) fn destination(job: &Job) -> Option<String> {
     match &job.payload {
         Payload::Http(request) => Some(format!("{} {}", request.method, request.url)),
         Payload::Opaque(_) => None,
+        Payload::Email(email) => Some(to_whom(email)),
+    }
+}
+
+/// `mail to j***@e***le.com and 2 more`.
+fn to_whom(email: &Email) -> String {
+    let recipients = email.recipients();
+    let first = recipients.first().map_or_else(String::new, |address| mask_address(address));
+    match recipients.len() {
+        0 | 1 => format!("mail to {first}"),
+        all => format!("mail to {first} and {} more", all - 1),
     }
 }
 
@@ -135,6 +148,7 @@ pub(super) fn dead_letter(
 ) -> DeadLetter {
     DeadLetter {
         job_id: job.id,
+        outbox_id: job.id.is_mail().then_some(job.id),
         company_id: job.tenant.clone(),
         lane: job.lane.clone(),
         enqueued_at: job.accepted_at,
@@ -163,6 +177,7 @@ pub(super) fn carried_bytes(job: &Job) -> usize {
     match &job.payload {
         Payload::Http(request) => request.url.len() + request.body.0.len(),
         Payload::Opaque(body) => body.0.len(),
+        Payload::Email(email) => email.bytes(),
     }
 }
 

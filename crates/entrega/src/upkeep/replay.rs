@@ -133,6 +133,7 @@ mod tests {
             expires_at: None,
         };
         DeadLetter {
+            outbox_id: None,
             job_id: job.id,
             company_id: tenant,
             lane: job.lane.clone(),

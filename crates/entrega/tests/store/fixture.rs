@@ -207,7 +207,14 @@ impl Fixture {
         let lesson = if reason.is_some() { Lesson::Down } else { Lesson::Up };
         let duration_ms = TOOK.as_millis() as u64;
         let mut attempts = claimed.history;
-        attempts.push(Attempt { number: claimed.attempt, started_at: self.now(), duration_ms, code, reason });
+        attempts.push(Attempt {
+            number: claimed.attempt,
+            started_at: self.now(),
+            duration_ms,
+            code,
+            reason,
+            mail: None,
+        });
         Settlement {
             ticket: claimed.ticket,
             job: claimed.job,

@@ -14,7 +14,7 @@ use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::records::{self, Live};
 
 /// The format of the whole directory; a program that knows only older ones must not touch it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const FORMAT_KEY: &str = "format";
 
 impl Shared {
@@ -38,7 +38,9 @@ impl Shared {
             Some(FORMAT) => Ok(false),
             Some(other) => Err(DiskError::Record {
                 table: Table::Registry.name(),
-                reason: format!("the data has format {other}, this program knows {FORMAT}; use a newer program"),
+                reason: format!(
+                    "the data has format {other}, this program knows {FORMAT}; use the program that wrote it"
+                ),
             }),
             None => {
                 let mut batch = Batch::default();

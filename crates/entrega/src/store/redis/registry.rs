@@ -67,10 +67,9 @@ impl Shared {
         let found = READING.word(self.link.ask(redis::cmd("HGET").arg(&key).arg("format")).await?)?;
         match found == ours {
             true => Ok(()),
-            false => {
-                Err(READING
-                    .wrong(format!("the data has format {found}, this program knows {ours}; use a newer program")))
-            }
+            false => Err(READING.wrong(format!(
+                "the data has format {found}, this program knows {ours}; use the program that wrote it"
+            ))),
         }
     }
 

@@ -1,0 +1,431 @@
+//! E-mail: what a mail is, what came of it for each recipient, and what that is called.
+//! Invariant: an attempt's record names every recipient of the mail, those settled earlier included, so that the last
+//! one alone says who is left.
+//! Never: knows how a mail is written out or sent.
+
+use serde::{Deserialize, Serialize};
+
+use crate::classify::{Rule, Verdict, classify_facts};
+use crate::job::Body;
+use crate::outcome::{Facts, Lesson, Protocol};
+
+/// Somebody's address, perhaps with their name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mailbox {
+    /// As people write it.
+    pub name: Option<String>,
+    /// `local@domain`.
+    pub address: String,
+}
+
+/// A file that goes with a mail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// What the recipient sees.
+    pub filename: String,
+    /// `application/pdf`, …
+    pub content_type: String,
+    /// The file.
+    pub content: Body,
+    /// Under this name the HTML part can show it.
+    pub content_id: Option<String>,
+}
+
+/// A mail as its caller gave it, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Email {
+    /// Who it is from.
+    pub from: Mailbox,
+    /// Where answers go.
+    pub reply_to: Option<Mailbox>,
+    /// Whom it is to.
+    pub to: Vec<Mailbox>,
+    /// Who gets a copy.
+    pub cc: Vec<Mailbox>,
+    /// Who gets one that the others do not see.
+    pub bcc: Vec<Mailbox>,
+    /// What it is about.
+    pub subject: String,
+    /// As plain text.
+    pub text: Option<String>,
+    /// As HTML.
+    pub html: Option<String>,
+    /// Files.
+    pub attachments: Vec<Attachment>,
+    /// Further header fields, in the order given.
+    pub headers: Vec<(String, String)>,
+    /// Recipients that got it before it became a dead letter: a replay spares them.
+    pub accepted: Vec<String>,
+}
+
+impl Email {
+    /// Everybody who gets it, each once, in the order given.
+    pub fn recipients(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = Vec::new();
+        for mailbox in self.to.iter().chain(&self.cc).chain(&self.bcc) {
+            if !all.contains(&mailbox.address.as_str()) {
+                all.push(&mailbox.address);
+            }
+        }
+        all
+    }
+
+    /// About how much it carries.
+    pub fn bytes(&self) -> usize {
+        let texts =
+            self.subject.len() + self.text.as_ref().map_or(0, String::len) + self.html.as_ref().map_or(0, String::len);
+        texts + self.attachments.iter().map(|file| file.content.0.len()).sum::<usize>()
+    }
+}
+
+/// Why a mail failed, in the words that clients know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum FailureCode {
+    /// There is no such recipient.
+    InvalidRecipient,
+    /// Refused for good.
+    BouncePermanent,
+    /// Refused for now, too often.
+    BounceTemporary,
+    /// The recipient reported it as spam.
+    Complaint,
+    /// SES asked for a slower pace, too often.
+    SesThrottle,
+    /// SES did not take it.
+    SesError,
+    /// The mail itself was refused.
+    InvalidContent,
+    /// It did not get as far as a server's answer.
+    InternalError,
+}
+
+impl FailureCode {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            FailureCode::InvalidRecipient => "INVALID_RECIPIENT",
+            FailureCode::BouncePermanent => "BOUNCE_PERMANENT",
+            FailureCode::BounceTemporary => "BOUNCE_TEMPORARY",
+            FailureCode::Complaint => "COMPLAINT",
+            FailureCode::SesThrottle => "SES_THROTTLE",
+            FailureCode::SesError => "SES_ERROR",
+            FailureCode::InvalidContent => "INVALID_CONTENT",
+            FailureCode::InternalError => "INTERNAL_ERROR",
+        }
+    }
+
+    /// The code of this name.
+    pub fn named(word: &str) -> Option<FailureCode> {
+        use FailureCode::*;
+        [
+            InvalidRecipient,
+            BouncePermanent,
+            BounceTemporary,
+            Complaint,
+            SesThrottle,
+            SesError,
+            InvalidContent,
+            InternalError,
+        ]
+        .into_iter()
+        .find(|code| code.as_str() == word)
+    }
+}
+
+/// What a server, or we on the way to it, had against a recipient.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MailRefusal {
+    /// The reply's code, or the HTTP status of SES.
+    pub status: Option<u16>,
+    /// `smtp_550`, an error's name at SES, or a fault such as `timeout`.
+    pub code: String,
+    /// The enhanced code, such as `5.1.1`.
+    pub enhanced: Option<String>,
+    /// What it said.
+    pub message: String,
+}
+
+/// The codes of addresses that are not written to any more.
+pub const SUPPRESSED: [(&str, FailureCode); 2] =
+    [("suppressed_bounce", FailureCode::BouncePermanent), ("suppressed_complaint", FailureCode::Complaint)];
+/// The names by which SES asks for patience.
+pub const SES_THROTTLES: [&str; 5] =
+    ["Throttling", "ThrottlingException", "TooManyRequestsException", "LimitExceededException", "RequestThrottled"];
+/// The code of a login that a server refused: not the mail's fault.
+pub const AUTH: &str = "auth";
+
+impl MailRefusal {
+    /// What it is called.
+    pub fn failure_code(&self, protocol: Protocol, verdict: Verdict) -> FailureCode {
+        if let Some((_, code)) = SUPPRESSED.iter().find(|(code, _)| *code == self.code) {
+            return *code;
+        }
+        match (protocol, self.status) {
+            (Protocol::Ses, _) if SES_THROTTLES.contains(&self.code.as_str()) => FailureCode::SesThrottle,
+            (Protocol::Ses, Some(429)) => FailureCode::SesThrottle,
+            (Protocol::Ses, _) if self.code == "MessageRejected" => FailureCode::InvalidContent,
+            (Protocol::Ses, _) => FailureCode::SesError,
+            (_, None) => FailureCode::InternalError,
+            (_, Some(_)) if verdict == Verdict::Retry => FailureCode::BounceTemporary,
+            (_, Some(status)) => self.bounce(status),
+        }
+    }
+
+    /// A reply of SMTP that is final, by its enhanced code (RFC 3463) or else its plain one (RFC 5321).
+    fn bounce(&self, status: u16) -> FailureCode {
+        let subject = self.enhanced.as_deref().and_then(|code| code.split_once('.')).map(|(_, rest)| rest);
+        match subject {
+            Some("1.1" | "1.2" | "1.3" | "1.6" | "1.10") => FailureCode::InvalidRecipient,
+            Some(rest) if rest.starts_with("6.") || rest == "3.4" => FailureCode::InvalidContent,
+            Some(_) => FailureCode::BouncePermanent,
+            None => match status {
+                551 | 553 => FailureCode::InvalidRecipient,
+                552 => FailureCode::InvalidContent,
+                _ => FailureCode::BouncePermanent,
+            },
+        }
+    }
+
+    /// `550 5.1.1 No such user`.
+    pub fn reason(&self) -> String {
+        match (self.status, &self.enhanced) {
+            (Some(status), Some(enhanced)) => format!("{status} {enhanced} {}", self.message),
+            (Some(status), None) => format!("{status} {}", self.message),
+            (None, _) => self.message.clone(),
+        }
+    }
+
+    fn facts(&self, protocol: Protocol) -> Facts<'_> {
+        Facts {
+            protocol,
+            status: self.status,
+            code: (&*self.code).into(),
+            headers: None,
+            message: self.message.as_bytes(),
+        }
+    }
+}
+
+/// What came of a mail for one recipient.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recipient {
+    /// Who.
+    pub address: String,
+    /// What that means; the rules say.
+    pub verdict: Verdict,
+    /// Why it was not taken; `None` if it was.
+    pub refusal: Option<MailRefusal>,
+}
+
+impl Recipient {
+    /// A server took it over.
+    pub fn accepted(address: &str) -> Recipient {
+        Recipient { address: address.to_owned(), verdict: Verdict::Success, refusal: None }
+    }
+
+    /// It was not taken; what that means is judged later.
+    pub fn refused(address: &str, refusal: MailRefusal) -> Recipient {
+        Recipient { address: address.to_owned(), verdict: Verdict::Retry, refusal: Some(refusal) }
+    }
+}
+
+/// What came of one attempt at a mail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mailed {
+    /// What was spoken.
+    pub protocol: Protocol,
+    /// Which way it went.
+    pub transport: String,
+    /// The name that the mail has at the other side.
+    pub message_id: Option<String>,
+    /// Whether the connection was lost when the mail may have been taken already.
+    pub ambiguous: bool,
+    /// Everybody; those who were settled by an earlier attempt as they were then.
+    pub recipients: Vec<Recipient>,
+}
+
+impl Mailed {
+    /// Says what each refusal means.
+    pub fn judge(&mut self, rules: &[Rule]) {
+        for recipient in self.recipients.iter_mut().filter(|recipient| recipient.verdict == Verdict::Retry) {
+            if let Some(refusal) = &recipient.refusal {
+                recipient.verdict = classify_facts(rules, &refusal.facts(self.protocol));
+            }
+        }
+    }
+
+    /// What it means for the mail: one recipient who is left is enough to go on, one who was lost to fail.
+    pub fn verdict(&self) -> Verdict {
+        let is_any = |verdict| self.recipients.iter().any(|recipient| recipient.verdict == verdict);
+        match () {
+            _ if is_any(Verdict::Retry) => Verdict::Retry,
+            _ if is_any(Verdict::Permanent) => Verdict::Permanent,
+            _ => Verdict::Success,
+        }
+    }
+
+    /// The first refusal that decided.
+    fn decisive(&self) -> Option<(&Recipient, &MailRefusal)> {
+        let verdict = self.verdict();
+        let refused = self.recipients.iter().filter(|recipient| recipient.verdict == verdict);
+        refused.filter_map(|recipient| Some((recipient, recipient.refusal.as_ref()?))).next()
+    }
+
+    /// What it is called.
+    pub fn failure_code(&self) -> Option<FailureCode> {
+        self.decisive().map(|(recipient, refusal)| refusal.failure_code(self.protocol, recipient.verdict))
+    }
+
+    /// What went wrong, in words.
+    pub fn reason(&self) -> String {
+        let Some((recipient, refusal)) = self.decisive() else { return "delivered".into() };
+        let refused = self.recipients.iter().filter(|recipient| recipient.refusal.is_some()).count();
+        match (refused, self.recipients.len()) {
+            (_, 1) => refusal.reason(),
+            (refused, all) => format!("{refused} of {all} recipients: {}: {}", recipient.address, refusal.reason()),
+        }
+    }
+
+    /// What the gates of the lane learn. A refused recipient comes from a healthy server.
+    pub fn lesson(&self) -> Lesson {
+        let Some((_, refusal)) = self.decisive() else { return Lesson::Up };
+        match (self.failure_code(), refusal.status) {
+            (Some(FailureCode::SesThrottle), _) => Lesson::Slower(None),
+            (_, Some(421)) if self.protocol == Protocol::Smtp => Lesson::Down,
+            (_, Some(500..)) if self.protocol == Protocol::Ses => Lesson::Down,
+            (_, Some(_)) => Lesson::Up,
+            (_, None) if SUPPRESSED.iter().any(|(code, _)| *code == refusal.code) => Lesson::Nothing,
+            (_, None) => Lesson::Down,
+        }
+    }
+
+    /// Who got it.
+    pub fn accepted(&self) -> impl Iterator<Item = &str> {
+        let accepted = self.recipients.iter().filter(|recipient| recipient.verdict == Verdict::Success);
+        accepted.map(|recipient| recipient.address.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::Dialect;
+
+    fn smtp(status: u16, enhanced: Option<&str>) -> MailRefusal {
+        MailRefusal {
+            status: Some(status),
+            code: format!("smtp_{status}"),
+            enhanced: enhanced.map(str::to_owned),
+            message: "no".into(),
+        }
+    }
+
+    fn ses(status: u16, code: &str) -> MailRefusal {
+        MailRefusal { status: Some(status), code: code.into(), enhanced: None, message: "no".into() }
+    }
+
+    fn fault(code: &str) -> MailRefusal {
+        MailRefusal { status: None, code: code.into(), enhanced: None, message: "no".into() }
+    }
+
+    fn mailed(protocol: Protocol, refusals: Vec<Option<MailRefusal>>) -> Mailed {
+        let recipients = refusals.into_iter().enumerate().map(|(number, refusal)| {
+            let address = format!("r{number}@example.com");
+            match refusal {
+                None => Recipient::accepted(&address),
+                Some(refusal) => Recipient::refused(&address, refusal),
+            }
+        });
+        let mut mailed = Mailed {
+            protocol,
+            transport: "main".into(),
+            message_id: None,
+            ambiguous: false,
+            recipients: recipients.collect(),
+        };
+        mailed.judge(&Dialect::Email.rules());
+        mailed
+    }
+
+    #[test]
+    fn every_answer_has_its_verdict_and_its_name() {
+        use FailureCode::*;
+        use Protocol::*;
+        use Verdict::*;
+        let table = [
+            (Smtp, smtp(421, None), Retry, BounceTemporary, Lesson::Down),
+            (Smtp, smtp(450, Some("4.2.1")), Retry, BounceTemporary, Lesson::Up),
+            (Smtp, smtp(451, None), Retry, BounceTemporary, Lesson::Up),
+            (Smtp, smtp(452, None), Retry, BounceTemporary, Lesson::Up),
+            (Smtp, smtp(499, None), Retry, BounceTemporary, Lesson::Up),
+            (Smtp, smtp(500, None), Permanent, BouncePermanent, Lesson::Up),
+            (Smtp, smtp(550, None), Permanent, BouncePermanent, Lesson::Up),
+            (Smtp, smtp(550, Some("5.1.1")), Permanent, InvalidRecipient, Lesson::Up),
+            (Smtp, smtp(550, Some("5.7.1")), Permanent, BouncePermanent, Lesson::Up),
+            (Smtp, smtp(553, None), Permanent, InvalidRecipient, Lesson::Up),
+            (Smtp, smtp(552, Some("5.3.4")), Permanent, InvalidContent, Lesson::Up),
+            (Smtp, smtp(554, Some("5.6.0")), Permanent, InvalidContent, Lesson::Up),
+            (Smtp, smtp(554, None), Permanent, BouncePermanent, Lesson::Up),
+            (Smtp, fault("connect"), Retry, InternalError, Lesson::Down),
+            (Smtp, fault("tls"), Retry, InternalError, Lesson::Down),
+            (Smtp, fault("timeout"), Retry, InternalError, Lesson::Down),
+            (Smtp, fault(AUTH), Retry, InternalError, Lesson::Down),
+            (Smtp, fault("suppressed_bounce"), Permanent, BouncePermanent, Lesson::Nothing),
+            (Ses, fault("suppressed_complaint"), Permanent, Complaint, Lesson::Nothing),
+            (Ses, ses(400, "Throttling"), Retry, SesThrottle, Lesson::Slower(None)),
+            (Ses, ses(429, "TooManyRequestsException"), Retry, SesThrottle, Lesson::Slower(None)),
+            (Ses, ses(503, "ServiceUnavailable"), Retry, SesError, Lesson::Down),
+            (Ses, ses(400, "MessageRejected"), Permanent, InvalidContent, Lesson::Up),
+            (Ses, ses(400, "MailFromDomainNotVerifiedException"), Permanent, SesError, Lesson::Up),
+            (Ses, ses(403, "SignatureDoesNotMatch"), Permanent, SesError, Lesson::Up),
+            (Ses, fault("connect"), Retry, SesError, Lesson::Down),
+        ];
+        for (protocol, refusal, verdict, code, lesson) in table {
+            let about = format!("{protocol:?} {refusal:?}");
+            let mailed = mailed(protocol, vec![Some(refusal)]);
+            assert_eq!((mailed.verdict(), mailed.failure_code()), (verdict, Some(code)), "{about}");
+            assert_eq!(mailed.lesson(), lesson, "{about}");
+        }
+    }
+
+    #[test]
+    fn one_who_is_left_goes_on_and_one_who_was_lost_fails_in_the_end() {
+        let both = mailed(Protocol::Smtp, vec![None, Some(smtp(550, None)), Some(smtp(450, None))]);
+        assert_eq!((both.verdict(), both.failure_code()), (Verdict::Retry, Some(FailureCode::BounceTemporary)));
+        assert_eq!(both.reason(), "2 of 3 recipients: r2@example.com: 450 no");
+        let lost = mailed(Protocol::Smtp, vec![None, Some(smtp(550, None))]);
+        assert_eq!((lost.verdict(), lost.accepted().collect::<Vec<_>>()), (Verdict::Permanent, vec!["r0@example.com"]));
+        assert_eq!(mailed(Protocol::Smtp, vec![None, None]).verdict(), Verdict::Success);
+    }
+
+    #[test]
+    fn a_recipient_named_twice_gets_one_mail() {
+        let to = |address: &str| Mailbox { name: None, address: address.into() };
+        let email = Email {
+            from: to("me@example.com"),
+            reply_to: None,
+            to: vec![to("a@example.com"), to("b@example.com")],
+            cc: vec![to("a@example.com")],
+            bcc: vec![to("c@example.com")],
+            subject: String::new(),
+            text: None,
+            html: None,
+            attachments: Vec::new(),
+            headers: Vec::new(),
+            accepted: Vec::new(),
+        };
+        assert_eq!(email.recipients(), ["a@example.com", "b@example.com", "c@example.com"]);
+    }
+
+    #[test]
+    fn names_of_failures_read_back() {
+        assert_eq!(FailureCode::named("SES_THROTTLE"), Some(FailureCode::SesThrottle));
+        assert_eq!(FailureCode::named("http_500"), None);
+    }
+}
