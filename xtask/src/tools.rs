@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
+use crate::root;
+
 /// Names, separated by commas, the tools that could not be had. A test that
 /// needs one of them passes over itself when it is listed here, and fails
 /// otherwise: a missing tool is thus never a test that silently did nothing.
@@ -28,7 +30,12 @@ enum Source {
     Toolchain,
     /// A Debian package.
     Apt(&'static str),
+    /// Python packages, in an interpreter of the project's own.
+    Python(&'static [&'static str]),
 }
+
+/// Where the project's own Python is, from the root of the workspace. Tests look for it there.
+const PYTHON: &str = "target/tools/python";
 
 #[rustfmt::skip]
 const TOOLS: &[Tool] = &[
@@ -36,6 +43,13 @@ const TOOLS: &[Tool] = &[
     Tool::toolchain("clippy", &["cargo", "clippy", "--version"], "the lints"),
     Tool::toolchain("git", &["git", "--version"], "the list of files for the house rules"),
     Tool::apt("redis-server", &["redis-server", "--version"], "redis-server", "the Redis store"),
+    Tool::apt("smtp-sink", &["sh", "-c", "PATH=$PATH:/usr/sbin command -v smtp-sink"], "postfix", "mail in volume"),
+    Tool {
+        name: "python",
+        probe: &["target/tools/python/bin/python3", "-c", "import aiosmtpd, moto.server"],
+        source: Source::Python(&["aiosmtpd==1.4.6", "moto[server]==5.2.5"]),
+        serves: "mail over SMTP and SES",
+    },
 ];
 
 impl Tool {
@@ -78,32 +92,38 @@ pub(crate) fn ensure() -> Result<Missing> {
     ensure_each(TOOLS, runs, install)
 }
 
+fn install(source: &Source) -> bool {
+    match source {
+        Source::Toolchain => false,
+        Source::Apt(package) => install_package(package),
+        Source::Python(packages) => install_python(packages),
+    }
+}
+
 /// Whether cargo has this subcommand.
 pub(crate) fn has_cargo(name: &str) -> bool {
     runs(&["cargo", name, "--version"])
 }
 
-fn ensure_each(tools: &[Tool], there: impl Fn(&[&str]) -> bool, install: impl Fn(&str) -> bool) -> Result<Missing> {
+fn ensure_each(tools: &[Tool], there: impl Fn(&[&str]) -> bool, install: impl Fn(&Source) -> bool) -> Result<Missing> {
     let mut missing = Missing::default();
     for tool in tools {
         if there(tool.probe) {
             println!("{:<14} there", tool.name);
             continue;
         }
-        match tool.source {
-            Source::Toolchain => bail!("{} is missing; it checks {}", tool.name, tool.serves),
-            Source::Apt(package) => {
-                // A package can fail because its service does not start; the tests need only the program.
-                let is_clean = install(package);
-                if there(tool.probe) {
-                    println!("{:<14} installed", tool.name);
-                    continue;
-                }
-                let how = if is_clean { "does not bring it" } else { "failed" };
-                println!("{:<14} MISSING, apt-get install {package} {how}", tool.name);
-                missing.0.push((tool.name, tool.serves));
-            }
+        if let Source::Toolchain = tool.source {
+            bail!("{} is missing; it checks {}", tool.name, tool.serves);
         }
+        // A package can fail because its service does not start; the tests need only the program.
+        let is_clean = install(&tool.source);
+        if there(tool.probe) {
+            println!("{:<14} installed", tool.name);
+            continue;
+        }
+        let how = if is_clean { "does not bring it" } else { "failed" };
+        println!("{:<14} MISSING, installing it {how}", tool.name);
+        missing.0.push((tool.name, tool.serves));
     }
     missing.print();
     Ok(missing)
@@ -115,6 +135,7 @@ fn runs(probe: &[&str]) -> bool {
     };
     Command::new(program)
         .args(args)
+        .current_dir(root())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -122,8 +143,17 @@ fn runs(probe: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Debian keeps the making of environments in a package of its own.
+fn install_python(packages: &[&str]) -> bool {
+    let make = || runs(&["python3", "-m", "venv", PYTHON]);
+    let pip = format!("{PYTHON}/bin/pip");
+    let install = [&[pip.as_str(), "install", "--quiet"], packages].concat();
+    println!("$ {}", install.join(" "));
+    (make() || (install_package("python3-venv") && make())) && runs(&install)
+}
+
 /// Lists of packages age, so they are fetched anew when the first try fails.
-fn install(package: &str) -> bool {
+fn install_package(package: &str) -> bool {
     let install = ["install", "-y", "--no-install-recommends", package];
     apt_get(&install) || (apt_get(&["update"]) && apt_get(&install))
 }
@@ -157,8 +187,8 @@ mod tests {
     #[test]
     fn a_tool_is_there_only_when_its_probe_says_so_after_installing() {
         let installed = Cell::new(false);
-        let install = |package: &str| {
-            installed.set(package == "redis-pkg");
+        let install = |source: &Source| {
+            installed.set(matches!(source, Source::Apt("redis-pkg")));
             true
         };
         let found = ensure_each(&[REDIS], |_| installed.get(), install).unwrap();
@@ -171,7 +201,7 @@ mod tests {
     #[test]
     fn a_package_whose_service_does_not_start_still_brings_its_program() {
         let installed = Cell::new(false);
-        let install = |_: &str| {
+        let install = |_: &Source| {
             installed.set(true);
             false
         };
