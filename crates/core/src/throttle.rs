@@ -41,6 +41,18 @@ impl Throttle {
         self.starts.push_back(now);
     }
 
+    /// The starts that still count at `now`, oldest first.
+    pub fn starts(&self, now: Time) -> impl Iterator<Item = Time> + '_ {
+        self.starts.iter().copied().filter(move |start| *start + self.per > now)
+    }
+
+    /// Goes on where another left off, with its last starts, oldest first. None counts as later than `now`: the clock
+    /// may have been set back since.
+    pub fn resume_with(&mut self, now: Time, starts: &[Time]) {
+        let last = &starts[starts.len().saturating_sub(self.max)..];
+        self.starts = last.iter().map(|start| (*start).min(now)).collect();
+    }
+
     /// Behaves as if all `max` starts had been used at `now`: after a restart nobody remembers the last ones.
     pub fn assume_spent(&mut self, now: Time) {
         self.starts.clear();
@@ -85,6 +97,30 @@ mod tests {
             }
             prop_assert_eq!(now, begin + per * 2, "three batches take two periods");
         }
+    }
+
+    #[test]
+    fn a_throttle_that_is_resumed_goes_on_as_if_nothing_had_happened() {
+        let at = Time::from_millis;
+        let mut stopped = Throttle::new(3, Duration::from_secs(1));
+        [1_000, 1_500, 1_700].into_iter().for_each(|start| stopped.start(at(start)));
+        let kept: Vec<_> = stopped.starts(at(2_000)).collect();
+        assert_eq!(kept, [at(1_500), at(1_700)], "the first has been a period ago");
+        let mut resumed = Throttle::new(3, Duration::from_secs(1));
+        resumed.resume_with(at(2_100), &kept);
+        assert_eq!(resumed.next_start(), Time::ZERO, "one is left");
+        resumed.start(at(2_100));
+        assert_eq!(resumed.next_start(), at(2_500));
+        let mut smaller = Throttle::new(1, Duration::from_secs(1));
+        smaller.resume_with(at(2_100), &kept);
+        assert_eq!(smaller.next_start(), at(2_700), "of a smaller throttle the last start counts");
+    }
+
+    #[test]
+    fn a_clock_set_back_costs_a_resumed_throttle_one_period_at_most() {
+        let mut throttle = Throttle::new(1, Duration::from_secs(1));
+        throttle.resume_with(Time::from_millis(5_000), &[Time::from_millis(3_600_000)]);
+        assert_eq!(throttle.next_start(), Time::from_millis(6_000));
     }
 
     #[test]

@@ -140,6 +140,14 @@ impl Gate {
         }
     }
 
+    pub(super) fn throttle(&self) -> Option<&Throttle> {
+        self.throttle.as_ref()
+    }
+
+    pub(super) fn throttle_mut(&mut self) -> Option<&mut Throttle> {
+        self.throttle.as_mut()
+    }
+
     pub(super) fn assume_spent(&mut self, now: Time) {
         if let Some(throttle) = &mut self.throttle {
             throttle.assume_spent(now);

@@ -6,6 +6,7 @@ mod delays;
 mod explain;
 mod gate;
 mod slab;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use self::explain::{Explanation, LaneSizes, TenantFigures};
 pub use self::gate::{GateKind, Hold};
+pub use self::starts::Starts;
 
 use self::delays::Delays;
 use self::gate::Gate;

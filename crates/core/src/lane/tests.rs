@@ -9,9 +9,9 @@ use super::*;
 use crate::breaker::BreakerPolicy;
 use crate::policy::ThrottlePolicy;
 
-const NOW: Time = Time::from_millis(1_000_000);
+pub(super) const NOW: Time = Time::from_millis(1_000_000);
 
-fn after(ms: u64) -> Time {
+pub(super) fn after(ms: u64) -> Time {
     NOW + Duration::from_millis(ms)
 }
 
@@ -23,7 +23,7 @@ fn tenant(name: &str) -> TenantName {
     TenantName::new(name).unwrap()
 }
 
-fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
+pub(super) fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
     Waiting {
         id: id(number),
         tenant: tenant(whose),
@@ -35,16 +35,16 @@ fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
     }
 }
 
-fn policy() -> LanePolicy {
+pub(super) fn policy() -> LanePolicy {
     LanePolicy { concurrency: 1000, tenant_concurrency: 1000, ..LanePolicy::http() }
 }
 
-fn lane(policy: LanePolicy) -> Lane {
+pub(super) fn lane(policy: LanePolicy) -> Lane {
     policy.check().unwrap();
     Lane::new(Arc::new(policy))
 }
 
-fn put(lane: &mut Lane, jobs: impl IntoIterator<Item = Waiting>) {
+pub(super) fn put(lane: &mut Lane, jobs: impl IntoIterator<Item = Waiting>) {
     for job in jobs {
         assert_eq!(lane.admit(&job), Admission::Admitted);
     }

@@ -85,6 +85,11 @@ impl Turns {
         }
     }
 
+    /// Since when tenants that were not seen before count as spent.
+    pub(super) fn spent_at(&self) -> Option<Time> {
+        self.spent_at
+    }
+
     pub(super) fn find(&self, name: &TenantName) -> Option<u32> {
         self.by_name.get(name).copied()
     }

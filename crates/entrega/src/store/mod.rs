@@ -56,7 +56,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// Waits until every settlement so far is durable.
     async fn flush(&self) -> Result<(), StoreError>;
 
-    /// Gives back what was claimed and will not be settled: this process stops, and others need not wait for it.
+    /// Gives back what was claimed and will not be settled, and keeps what the next start must know to go on: this
+    /// process stops, and others need not wait for it.
     async fn release(&self) -> Result<(), StoreError>;
 
     /// Told whenever a lane may have something to claim.

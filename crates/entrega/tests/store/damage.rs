@@ -250,3 +250,23 @@ async fn records_that_cannot_be_read_do_not_prevent_the_start() {
     let listed = f.store.jobs(&JobFilter::default(), Page { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed.items.iter().map(|view| view.job_id).collect::<Vec<_>>(), [sound_dead, sound]);
 }
+
+/// Puts what no program can read under a key of a closed store.
+fn garble_text(home: &Home, table: Table, key: &str) {
+    let disk = LsmDisk::open(home.dir.path()).unwrap();
+    let mut batch = Batch::default();
+    batch.put(table, Key::Text(key.into()), vec![0xff; 20]);
+    disk.commit(batch).unwrap();
+}
+
+#[tokio::test]
+async fn starts_that_cannot_be_read_count_as_spent() {
+    let home = Home::new();
+    let f = home.open();
+    f.add("throttled", "acme").await;
+    f.store.release().await.unwrap();
+    drop(f);
+    garble_text(&home, Table::Registry, "starts/throttled");
+    let f = home.open();
+    assert_eq!(f.claim("throttled", 1).await.wake_at, Some(f.now() + 60 * SECOND));
+}

@@ -204,6 +204,58 @@ async fn a_restart_does_not_refill_a_throttle() {
     assert_eq!(f.claim("throttled", 10).await.jobs.len(), 2);
 }
 
+/// An orderly stop remembers the last starts: what is left of the throttle can be used at once, and no more.
+#[tokio::test]
+async fn an_orderly_restart_goes_on_within_the_throttle() {
+    let home = Home::new();
+    let f = home.open();
+    f.submit_all((0..4).map(|_| f.job("throttled", "acme")).collect()).await;
+    let first = f.now();
+    f.done(f.claim_one("throttled").await).await;
+    f.store.release().await.unwrap();
+    f.advance(SECOND);
+    let f = home.reopen(f);
+    let claims = f.claim("throttled", 10).await;
+    assert_eq!((claims.jobs.len(), claims.wake_at), (1, Some(first + 60 * SECOND)), "one of two is left");
+    for claimed in claims.jobs {
+        f.done(claimed).await;
+    }
+    f.store.release().await.unwrap();
+    f.advance(SECOND);
+    let f = home.reopen(f);
+    let claims = f.claim("throttled", 10).await;
+    assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(first + 60 * SECOND)), "none is left");
+    f.advance(58 * SECOND);
+    assert_eq!(f.claim("throttled", 10).await.jobs.len(), 1, "the first start was a period ago");
+}
+
+/// What an orderly stop wrote down is true for the next run only: a crash of that one leaves nothing to go by.
+#[tokio::test]
+async fn a_crash_after_an_orderly_restart_does_not_refill_a_throttle() {
+    let home = Home::new();
+    let f = home.open();
+    f.submit_all((0..5).map(|_| f.job("throttled", "acme")).collect()).await;
+    f.store.release().await.unwrap();
+    let f = home.reopen(f);
+    assert_eq!(f.claim("throttled", 10).await.jobs.len(), 2, "nothing was used");
+    let f = home.reopen(f);
+    let claims = f.claim("throttled", 10).await;
+    assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(f.now() + 60 * SECOND)));
+}
+
+/// A program may run its engine again after it stopped it: then what was written down is out of date.
+#[tokio::test]
+async fn a_crash_after_a_store_went_on_does_not_refill_a_throttle() {
+    let home = Home::new();
+    let f = home.open();
+    f.submit_all((0..5).map(|_| f.job("throttled", "acme")).collect()).await;
+    f.store.release().await.unwrap();
+    assert_eq!(f.claim("throttled", 10).await.jobs.len(), 2);
+    let f = home.reopen(f);
+    let claims = f.claim("throttled", 10).await;
+    assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(f.now() + 60 * SECOND)));
+}
+
 #[tokio::test]
 async fn a_dead_letter_that_leaves_is_written_down_whole() {
     let home = Home::new();

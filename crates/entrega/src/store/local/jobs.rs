@@ -44,8 +44,15 @@ impl JobStore for LocalStore {
         if self.shared.is_failed() {
             return Err(self.shared.stopped());
         }
-        let now = self.shared.clock.now();
-        let claims = lane.machine.lock().claim(now, max);
+        let claims = loop {
+            {
+                let mut machine = lane.machine.lock();
+                if !self.shared.is_released.load(Ordering::SeqCst) {
+                    break machine.claim(self.shared.clock.now(), max);
+                }
+            }
+            self.shared.forget_starts().await?;
+        };
         let mut jobs = Vec::with_capacity(claims.jobs.len());
         for claimed in claims.jobs {
             match self.shared.load_claimed(lane, &claimed) {
@@ -73,8 +80,8 @@ impl JobStore for LocalStore {
     }
 
     async fn release(&self) -> Result<(), StoreError> {
-        // Nobody else can have them; they are queued again at the next start.
-        Ok(())
+        // Nobody else can have what was claimed; it is queued again at the next start.
+        self.shared.keep_starts().await
     }
 
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {

@@ -6,7 +6,7 @@
 //! # Layout
 //! - `disk`, `heap`, `lsm`: what a disk is, in memory and for real; `journal`: what a power cut leaves of the latter
 //! - `records`: the schema
-//! - `recovery`: from the disk to the machines, at start-up
+//! - `recovery`: from the disk to the machines, at start-up; `starts`: what throttles know of the last run
 //! - `queue`, `writer`: group commit
 //! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `sweep`: the verbs
 
@@ -23,6 +23,7 @@ mod records;
 mod recovery;
 mod registry;
 mod settlements;
+mod starts;
 mod sweep;
 mod writer;
 
@@ -108,6 +109,8 @@ struct Shared {
     changes: tokio::sync::Mutex<()>,
     failure: watch::Sender<Option<String>>,
     is_full: AtomicBool,
+    /// Whether the last starts are written down, so that nothing may be started before they are forgotten.
+    is_released: AtomicBool,
     unreadable: AtomicU64,
     /// Submissions that found the disk full.
     rejected: AtomicU64,
@@ -144,6 +147,7 @@ impl LocalStore {
             changes: tokio::sync::Mutex::new(()),
             failure: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
             unreadable: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             sweep_from: Mutex::new(JobId::MIN),

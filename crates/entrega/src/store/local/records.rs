@@ -7,6 +7,7 @@
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `format` | JSON |
+//! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
 //! | `once` | `expiry/<moment>/<tenant>/<key>` | nothing; what a sweep looks for |
 //!

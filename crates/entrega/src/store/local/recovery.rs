@@ -24,11 +24,10 @@ impl Shared {
         self.recover_dead()?;
         self.recover_live()?;
         self.look_at_space();
-        if !is_new {
-            let now = self.clock.now();
-            self.lanes.values().for_each(|lane| lane.machine.lock().assume_spent(now));
+        match is_new {
+            true => Ok(()),
+            false => self.recover_starts(),
         }
-        Ok(())
     }
 
     /// Whether the directory is new. Refuses one that a later version wrote.
