@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega::channel::Channel;
 use entrega::dispatch::RunError;
+use entrega::intake::{OnceKey, Taken};
 use entrega::store::ClaimedJob;
 use entrega::store::local::{Batch, Disk, DiskError, HeapDisk, Order, Table, Visit};
 use entrega_core::dead_letter::DeadLetterStatus;
@@ -207,4 +208,21 @@ async fn shutdown_lets_attempts_finish_and_records_them() {
         done += usize::from(state == JobState::Done);
     }
     assert_eq!(sink.hits().len(), done, "every call that was made is recorded");
+}
+
+#[tokio::test]
+async fn a_job_handed_in_again_under_any_of_its_keys_is_the_first_one() {
+    let world = World::start(Parts::default(), |_| Reply::Status(200)).await;
+    let key = |name: &str| OnceKey::new(name, b"the same request").unwrap();
+    let submit = async |keys: Vec<OnceKey>| {
+        let mut taken = world.engine.submit_once(&world::tenant("acme"), vec![(world.job("/"), keys)]).await;
+        taken.remove(0).unwrap()
+    };
+    let brief = OnceKey { lasts: Duration::ZERO, ..key("brief") };
+    let first = submit(vec![key("call"), brief.clone(), key("order")]).await;
+    assert!(!first.is_repeat);
+    for keys in [vec![key("call")], vec![key("order")], vec![key("other"), key("order")]] {
+        assert_eq!(submit(keys).await, Taken { id: first.id, is_repeat: true });
+    }
+    assert!(!submit(vec![brief]).await.is_repeat, "each key lasts as long as it says");
 }

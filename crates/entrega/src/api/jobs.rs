@@ -114,7 +114,8 @@ pub(super) async fn list(
     Params(query): Params<JobsQuery>,
 ) -> Result<Json<Listing<JobView>>, ApiError> {
     let page = page(query.cursor.as_deref(), query.limit)?;
-    let filter = JobFilter { lane: query.lane, tenant: who.narrow(query.tenant)?, state: query.state };
+    let states = query.state.into_iter().collect();
+    let filter = JobFilter { lane: query.lane, tenant: who.narrow(query.tenant)?, states };
     Ok(Json(Listing::of(api.engine.store.jobs(&filter, page).await?)))
 }
 

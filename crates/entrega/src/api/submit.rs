@@ -150,7 +150,7 @@ impl RequestWish {
 }
 
 /// A job, and what makes it happen once.
-type OnceJob = (NewJob, Option<OnceKey>);
+type OnceJob = (NewJob, Vec<OnceKey>);
 
 /// A job that was taken.
 #[derive(Debug, Serialize, ToSchema)]
@@ -222,7 +222,7 @@ async fn submit_one(
     once: Option<OnceKey>,
 ) -> Result<(Response, bool), ApiError> {
     let (tenant, job) = body::parse::<JobWish>(json)?.into_job(api, who)?;
-    let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
+    let mut answers = api.engine.submit_once(&tenant, vec![(job, once.into_iter().collect())]).await;
     let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
     let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
     if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{job_id}")) {
@@ -249,7 +249,7 @@ async fn submit_many(
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();
                 places.push(index);
-                jobs.push((job, once.as_ref().map(|once| once.part(index))));
+                jobs.push((job, once.iter().map(|once| once.part(index)).collect()));
                 answers.push(None);
             }
             Err(error) => answers.push(Some(Err(error))),

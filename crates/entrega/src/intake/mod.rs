@@ -24,7 +24,7 @@ pub const LABELS_MAX: usize = 16;
 pub const LABEL_NAME_BYTES_MAX: usize = 64;
 const LABEL_TEXT_BYTES_MAX: usize = 256;
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// How long a submission with a key of its own is remembered.
+/// How long a submission with a key of its own is remembered, unless its key says otherwise.
 pub const ONCE_FOR: Duration = Duration::from_hours(24);
 /// The furthest a job may be put off, and the longest it may then wait.
 pub const DELAY_MAX: Duration = Duration::from_hours(365 * 24);
@@ -55,20 +55,22 @@ pub struct OnceKey {
     pub key: String,
     /// A hash of what was asked for.
     pub request: [u8; 32],
+    /// How long it is remembered.
+    pub lasts: Duration,
 }
 
 impl OnceKey {
     /// A key for what a request asks for, if it keeps the rules.
     pub fn new(key: &str, request: &[u8]) -> Result<OnceKey, Refusal> {
         match is_key(key) {
-            true => Ok(OnceKey { key: key.to_owned(), request: Sha256::digest(request).into() }),
+            true => Ok(OnceKey { key: key.to_owned(), request: Sha256::digest(request).into(), lasts: ONCE_FOR }),
             false => Err(Refusal::invalid("Idempotency-Key", KEY_RULE)),
         }
     }
 
     /// The key of one part of the request.
     pub fn part(&self, number: usize) -> OnceKey {
-        OnceKey { key: format!("{}#{number}", self.key), request: self.request }
+        OnceKey { key: format!("{}#{number}", self.key), ..self.clone() }
     }
 }
 
@@ -135,15 +137,16 @@ const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 impl Engine {
     /// Takes jobs for a tenant in one durable write. Each gets its own answer: a bad one does not harm the others.
     pub async fn submit(&self, tenant: &TenantName, new: Vec<NewJob>) -> Vec<Result<JobId, Refusal>> {
-        let taken = self.submit_once(tenant, new.into_iter().map(|wish| (wish, None)).collect()).await;
+        let taken = self.submit_once(tenant, new.into_iter().map(|wish| (wish, Vec::new())).collect()).await;
         taken.into_iter().map(|taken| taken.map(|taken| taken.id)).collect()
     }
 
-    /// The same, where each job may have a key that makes it one job however often it is handed in.
+    /// The same, where each job may have keys that make it one job however often it is handed in: the first that is
+    /// known decides.
     pub async fn submit_once(
         &self,
         tenant: &TenantName,
-        new: Vec<(NewJob, Option<OnceKey>)>,
+        new: Vec<(NewJob, Vec<OnceKey>)>,
     ) -> Vec<Result<Taken, Refusal>> {
         let started = self.clock.now();
         let mut answers: Vec<Option<Result<Taken, Refusal>>> = Vec::with_capacity(new.len());
@@ -151,8 +154,8 @@ impl Engine {
         for (wish, once) in new {
             match self.name(tenant, wish) {
                 Ok(job) => {
-                    let once = once.map(|OnceKey { key, request }| Once { key, request, expires: started + ONCE_FOR });
-                    jobs.push(NewEntry { job, once });
+                    let remembered = |OnceKey { key, request, lasts }| Once { key, request, expires: started + lasts };
+                    jobs.push(NewEntry { job, once: once.into_iter().map(remembered).collect() });
                     answers.push(None);
                 }
                 Err(refusal) => answers.push(Some(Err(refusal))),

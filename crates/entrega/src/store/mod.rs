@@ -43,8 +43,11 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Takes new jobs, whether or not the same were taken before.
     async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
-        self.take(jobs.into_iter().map(|job| NewEntry { job, once: None }).collect()).await
+        self.take(jobs.into_iter().map(|job| NewEntry { job, once: Vec::new() }).collect()).await
     }
+
+    /// The job that was taken under a key, while that is remembered.
+    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError>;
 
     /// Takes up to `max` jobs of a lane to attempt now.
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 pub struct NewEntry {
     /// The job.
     pub job: Job,
-    /// Makes it one job however often it is handed in.
-    pub once: Option<Once>,
+    /// Makes it one job however often it is handed in; a few at most. The first that is known decides, and if none is,
+    /// all are remembered.
+    pub once: Vec<Once>,
 }
 
 /// What makes a submission happen once: whoever hands in the same key again gets the first answer.
@@ -199,8 +200,15 @@ pub struct JobFilter {
     pub lane: Option<LaneName>,
     /// Of this tenant.
     pub tenant: Option<TenantName>,
-    /// In this state.
-    pub state: Option<JobState>,
+    /// In one of these states; in any if there are none.
+    pub states: Vec<JobState>,
+}
+
+impl JobFilter {
+    /// Whether a job that stands so is wanted.
+    pub(super) fn wants(&self, state: JobState) -> bool {
+        self.states.is_empty() || self.states.contains(&state)
+    }
 }
 
 /// Where a page begins and how long it may be.

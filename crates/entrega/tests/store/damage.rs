@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use entrega::store::local::{Batch, Disk as _, DiskError, Key, LsmDisk, Table};
-use entrega::store::{JobFilter, Page, Submitted};
+use entrega::store::{JobFilter, NewEntry, Once, Page, Submitted};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use futures_util::FutureExt as _;
@@ -257,6 +257,23 @@ fn garble_text(home: &Home, table: Table, key: &str) {
     let mut batch = Batch::default();
     batch.put(table, Key::Text(key.into()), vec![0xff; 20]);
     disk.commit(batch).unwrap();
+}
+
+/// The writer took a key's record that it could not read for a disk that it could not write, and the store stopped.
+#[tokio::test]
+async fn a_key_that_cannot_be_read_counts_as_new() {
+    let home = Home::new();
+    drop(home.open());
+    garble_text(&home, Table::Once, "key/acme/order-17");
+    let f = home.open();
+    let once = || vec![Once { key: "order-17".into(), request: [1; 32], expires: f.now() + SECOND }];
+    let first = f.job("http", "acme");
+    let id = first.id;
+    let entries = vec![NewEntry { job: first, once: once() }];
+    assert_eq!(f.store.take(entries).await.unwrap(), [Submitted::Accepted { pushed_out: None }]);
+    let entries = vec![NewEntry { job: f.job("http", "acme"), once: once() }];
+    assert_eq!(f.store.take(entries).await.unwrap(), [Submitted::Repeated { id }]);
+    assert_eq!((f.store.health().failure, f.store.health().unreadable), (None, 1));
 }
 
 #[tokio::test]

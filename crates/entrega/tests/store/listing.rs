@@ -87,10 +87,20 @@ pub(crate) async fn jobs_are_listed_by_state(f: &Fixture) {
     let mut jobs = one_in_every_state(f).await;
     jobs.reverse();
     for state in JobState::ALL {
-        let filter = JobFilter { state: Some(state), ..JobFilter::default() };
+        let filter = JobFilter { states: vec![state], ..JobFilter::default() };
         let expected: Vec<_> = jobs.iter().copied().filter(|job| job.1 == state).collect();
         assert!(!expected.is_empty(), "{state} is among them");
         assert_eq!(pages(f, &filter, 1).await.concat(), expected, "{state}");
+    }
+}
+
+pub(crate) async fn jobs_are_listed_by_several_states(f: &Fixture) {
+    let mut jobs = one_in_every_state(f).await;
+    jobs.reverse();
+    for states in JobState::ALL.windows(3) {
+        let filter = JobFilter { states: states.to_vec(), ..JobFilter::default() };
+        let expected: Vec<_> = jobs.iter().copied().filter(|job| states.contains(&job.1)).collect();
+        assert_eq!(pages(f, &filter, 2).await.concat(), expected, "{states:?}");
     }
 }
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use entrega::store::{NewEntry, Once, Submitted};
 use entrega_core::job::{Job, JobState};
 
-use super::fixture::{FEW, Fixture, HOUR, SECOND};
+use super::fixture::{FEW, Fixture, HOUR, SECOND, tenant};
 
 const ACCEPTED: Submitted = Submitted::Accepted { pushed_out: None };
 
+fn once(f: &Fixture, key: &str, request: u8) -> Once {
+    Once { key: key.into(), request: [request; 32], expires: f.now() + 24 * HOUR }
+}
+
 fn keyed(f: &Fixture, job: Job, key: &str, request: u8) -> NewEntry {
-    let once = Once { key: key.into(), request: [request; 32], expires: f.now() + 24 * HOUR };
-    NewEntry { job, once: Some(once) }
+    NewEntry { job, once: vec![once(f, key, request)] }
 }
 
 async fn take(f: &Fixture, entry: NewEntry) -> Submitted {
@@ -85,4 +88,70 @@ pub(crate) async fn of_many_at_once_one_is_taken(f: &Fixture) {
     assert_eq!(answers.iter().filter(|answer| **answer == ACCEPTED).count(), 1);
     let repeated = Submitted::Repeated { id: taken[0] };
     assert_eq!(answers.iter().filter(|answer| **answer == repeated).count(), 31);
+}
+
+/// A mail has the key of its call and an id of its caller's own.
+pub(crate) async fn a_job_with_several_keys_is_known_by_each(f: &Fixture) {
+    let entry =
+        |keys: &[&str]| NewEntry { job: f.job("http", "acme"), once: keys.iter().map(|key| once(f, key, 1)).collect() };
+    let first = entry(&["call-1", "order-17"]);
+    let repeated = Submitted::Repeated { id: first.job.id };
+    let entries = vec![first, entry(&["call-2", "order-17"]), entry(&["call-1"])];
+    let answers = f.store.take(entries).await.unwrap();
+    assert_eq!(answers, [ACCEPTED, repeated.clone(), repeated.clone()], "in one submission");
+    for keys in [&["call-1"][..], &["order-17"], &["call-3", "order-17"], &["order-17", "call-1"]] {
+        assert_eq!(take(f, entry(keys)).await, repeated, "{keys:?}");
+    }
+    assert_eq!(take(f, entry(&["call-2", "order-18"])).await, ACCEPTED, "a repeat leaves no key behind");
+    assert_eq!(f.claim_ids("http").await.len(), 2);
+}
+
+pub(crate) async fn the_first_key_that_is_known_decides(f: &Fixture) {
+    let (one, other) = (f.job("http", "acme"), f.job("http", "acme"));
+    assert_eq!(take(f, keyed(f, one.clone(), "one", 1)).await, ACCEPTED);
+    assert_eq!(take(f, keyed(f, other.clone(), "other", 2)).await, ACCEPTED);
+    for (keys, expected) in [
+        ([("one", 1), ("other", 2)], Submitted::Repeated { id: one.id }),
+        ([("other", 2), ("one", 1)], Submitted::Repeated { id: other.id }),
+        ([("one", 1), ("other", 9)], Submitted::Repeated { id: one.id }),
+        ([("one", 9), ("other", 2)], Submitted::OtherRequest),
+        ([("new", 1), ("other", 1)], Submitted::OtherRequest),
+    ] {
+        let once = keys.iter().map(|(key, request)| once(f, key, *request)).collect();
+        assert_eq!(take(f, NewEntry { job: f.job("http", "acme"), once }).await, expected, "{keys:?}");
+    }
+    assert_eq!(f.claim_ids("http").await, [one.id, other.id]);
+}
+
+/// A sweep forgot a key for the sake of its first use, which had expired, although it had been used again since.
+pub(crate) async fn a_key_that_is_used_anew_is_remembered_anew(f: &Fixture) {
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 1)).await, ACCEPTED);
+    f.advance(24 * HOUR);
+    let second = f.job("http", "acme");
+    assert_eq!(take(f, keyed(f, second.clone(), "order-17", 2)).await, ACCEPTED);
+    f.store.sweep().await.unwrap();
+    f.store.flush().await.unwrap();
+    assert_eq!(take(f, keyed(f, f.job("http", "acme"), "order-17", 2)).await, Submitted::Repeated { id: second.id });
+}
+
+pub(crate) async fn the_job_taken_under_a_key_is_found_while_it_is_remembered(f: &Fixture) {
+    let job = f.job("http", "acme");
+    let short = Once { expires: f.now() + HOUR, ..once(f, "call-1", 1) };
+    assert_eq!(take(f, NewEntry { job: job.clone(), once: vec![short, once(f, "order-17", 1)] }).await, ACCEPTED);
+    let look = async |whose: &str, key: &str| f.store.job_once(&tenant(whose), key).await.unwrap();
+    assert_eq!(look("acme", "call-1").await, Some(job.id));
+    assert_eq!(look("acme", "order-17").await, Some(job.id));
+    assert_eq!(look("acme", "order-18").await, None);
+    assert_eq!(look("other", "order-17").await, None);
+    f.done(f.claim_one("http").await).await;
+    f.advance(HOUR);
+    assert_eq!(
+        (look("acme", "call-1").await, look("acme", "order-17").await),
+        (None, Some(job.id)),
+        "each for its time"
+    );
+    f.advance(23 * HOUR);
+    assert_eq!(look("acme", "order-17").await, None, "before a sweep");
+    f.store.sweep().await.unwrap();
+    assert_eq!(look("acme", "order-17").await, None);
 }

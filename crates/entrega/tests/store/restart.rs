@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use entrega::store::local::{Batch, Disk as _, DiskError, Key, LocalOptions, LocalStore, LsmDisk, Table};
-use entrega::store::{CountBy, StoreError, TenantSettings};
+use entrega::store::{CountBy, NewEntry, Once, StoreError, TenantSettings};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::job::{Job, JobState, Priority};
 
@@ -254,6 +254,18 @@ async fn a_crash_after_a_store_went_on_does_not_refill_a_throttle() {
     let f = home.reopen(f);
     let claims = f.claim("throttled", 10).await;
     assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(f.now() + 60 * SECOND)));
+}
+
+#[tokio::test]
+async fn keys_are_kept() {
+    let home = Home::new();
+    let f = home.open();
+    let job = f.job("http", "acme");
+    let id = job.id;
+    let once = Once { key: "order-17".into(), request: [1; 32], expires: f.now() + HOUR };
+    f.store.take(vec![NewEntry { job, once: vec![once] }]).await.unwrap();
+    let f = home.reopen(f);
+    assert_eq!(f.store.job_once(&tenant("acme"), "order-17").await.unwrap(), Some(id));
 }
 
 #[tokio::test]

@@ -47,6 +47,10 @@ macro_rules! exercise {
                 a_key_is_forgotten_when_it_expires
                 what_was_refused_is_not_remembered
                 of_many_at_once_one_is_taken
+                a_job_with_several_keys_is_known_by_each
+                the_first_key_that_is_known_decides
+                a_key_that_is_used_anew_is_remembered_anew
+                the_job_taken_under_a_key_is_found_while_it_is_remembered
             }
             retrying {
                 a_retry_waits_for_its_moment
@@ -120,6 +124,7 @@ macro_rules! exercise {
                 every_job_is_listed_once_newest_first
                 jobs_are_listed_by_lane_and_tenant
                 jobs_are_listed_by_state
+                jobs_are_listed_by_several_states
                 a_long_search_goes_on_with_the_next_page
                 a_lane_counts_its_jobs
             }

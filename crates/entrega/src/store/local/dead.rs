@@ -176,7 +176,7 @@ impl Shared {
         super::leave_index(batch, id, true);
         batch.remove(Table::Jobs, id_key(id));
         if let Some(mut dead) = records::load_dead(&*self.disk, id)? {
-            let tried = self.readable(id, records::load_history(&*self.disk, id))?.unwrap_or_default();
+            let tried = self.readable(&id, records::load_history(&*self.disk, id))?.unwrap_or_default();
             dead.failed_attempts += tried.len() as u32;
             dead.attempts.extend(tried);
             dead.status = DeadLetterStatus::Pending;

@@ -13,7 +13,7 @@ type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Tables in memory.
 #[derive(Debug, Default)]
 pub struct HeapDisk {
-    tables: RwLock<[Rows; 6]>,
+    tables: RwLock<[Rows; Table::ALL.len()]>,
 }
 
 impl Disk for HeapDisk {

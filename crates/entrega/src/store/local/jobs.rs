@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{Claimed, Explanation, Left, Next, NotRemoved};
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use tokio::sync::{Notify, oneshot};
 
 use super::disk::{Batch, DiskError, Key, Table};
 use super::records::{self, Kept, Live, id_key};
+use super::sweep::Chosen;
 use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
@@ -30,13 +31,19 @@ impl JobStore for LocalStore {
             shared.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(shared.disk_full());
         }
-        let prepared = jobs.iter().map(|entry| prepare(shared, &entry.job, entry.once.as_ref()));
+        let prepared = jobs.iter().map(|entry| prepare(shared, &entry.job, &entry.once));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let room = prepared.len().min(SUBMITS_WAITING_MAX) as u32;
         let permit = shared.submit_permits.clone().acquire_many_owned(room).await.map_err(|_| shared.stopped())?;
         let (reply, durable) = oneshot::channel();
         shared.send(Command::Submit { jobs: prepared, reply, permit })?;
         durable.await.map_err(|_| shared.stopped())
+    }
+
+    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
+        let kept = records::load_kept(&*self.shared.disk, &records::once_key(tenant, key))?;
+        let now = self.shared.clock.now();
+        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
     }
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
@@ -128,7 +135,7 @@ impl JobStore for LocalStore {
         let live = Live { blocked: None, attempt: 0, due: now, expires, unblocked: true, ..live };
         let mut batch = Batch::default();
         batch.put(Table::Live, id_key(id), records::encode(&live));
-        let job = shared.readable(id, records::load_job(&*shared.disk, id)).map_err(StoreError::from)?.flatten();
+        let job = shared.readable(&id, records::load_job(&*shared.disk, id)).map_err(StoreError::from)?.flatten();
         if let Some(job) = job {
             // A retry writes its index entry from the job.
             let job = Job { expires_at: expires.finite(), ..job };
@@ -216,7 +223,10 @@ impl JobStore for LocalStore {
         let _one_at_a_time = self.shared.changes.lock().await;
         self.shared.settled().await?;
         let shared = self.shared.clone();
-        let (batch, swept) = blocking(move || shared.choose_sweep()).await?;
+        let Chosen { batch, swept, remembered } = blocking(move || shared.choose_sweep()).await?;
+        if !remembered.is_empty() {
+            self.shared.send(Command::Forget { remembered })?;
+        }
         if !batch.ops.is_empty() {
             self.shared.change(batch, Vec::new()).await?;
         }
@@ -256,7 +266,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-pub(super) fn prepare(shared: &Shared, job: &Job, once: Option<&Once>) -> Result<Prepared, StoreError> {
+pub(super) fn prepare(shared: &Shared, job: &Job, once: &[Once]) -> Result<Prepared, StoreError> {
     let live = Live::of(job);
     let remembered = |once: &Once| {
         let kept = Kept { request: once.request, id: job.id, expires: once.expires };
@@ -267,7 +277,7 @@ pub(super) fn prepare(shared: &Shared, job: &Job, once: Option<&Once>) -> Result
         waiting: live.waiting(job.id),
         live: records::encode(&live),
         job: records::encode_job(job),
-        once: once.map(remembered),
+        once: once.iter().map(remembered).collect(),
     })
 }
 

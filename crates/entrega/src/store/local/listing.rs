@@ -47,7 +47,7 @@ impl Shared {
 
     fn view_live(&self, id: JobId, live: Live) -> Result<JobView, DiskError> {
         let (state, due) = self.state_of(id, &live);
-        let job = self.readable(id, records::load_job(&*self.disk, id))?.flatten();
+        let job = self.readable(&id, records::load_job(&*self.disk, id))?.flatten();
         Ok(JobView {
             job_id: id,
             destination: job.as_ref().and_then(records::destination),
@@ -62,7 +62,7 @@ impl Shared {
             expires_at: live.expires.finite(),
             ended_at: None,
             generation: live.generation,
-            attempts: self.readable(id, records::load_history(&*self.disk, id))?.unwrap_or_default(),
+            attempts: self.readable(&id, records::load_history(&*self.disk, id))?.unwrap_or_default(),
             result: None,
         })
     }
@@ -72,7 +72,7 @@ impl Shared {
             filter.lane.as_ref().is_none_or(|wanted| wanted == lane)
                 && filter.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
         };
-        let in_state = |state: JobState| filter.state.is_none_or(|wanted| wanted == state);
+        let in_state = |state: JobState| filter.wants(state);
         let live = self.find(Table::Live, page, &|id, bytes| {
             let live = records::decode::<Live>(Table::Live, bytes)?;
             let fits = is_wanted(&live.lane, &live.tenant) && in_state(self.state_of(id, &live).0);

@@ -28,6 +28,7 @@ mod sweep;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -237,7 +238,7 @@ impl Shared {
             Some(bytes) => records::decode(Table::Jobs, bytes).map(Some),
             None => records::load_job(&*self.disk, id),
         };
-        let mut end = match self.readable(id, job)? {
+        let mut end = match self.readable(&id, job)? {
             Some(Some(job)) => Ended::of(job, state, self.clock.now(), 0),
             Some(None) => return Ok(()),
             None => match records::load_live(&*self.disk, id)? {
@@ -246,7 +247,7 @@ impl Shared {
             },
         };
         end.reason = Some(reason.to_owned());
-        let history = self.readable(id, records::load_history(&*self.disk, id))?;
+        let history = self.readable(&id, records::load_history(&*self.disk, id))?;
         let had_history = history.as_ref().is_none_or(|history| !history.is_empty());
         end.attempts = history.unwrap_or_default();
         leave_index(batch, id, had_history);
@@ -255,11 +256,11 @@ impl Shared {
     }
 
     /// `None`, and a note, for a record that cannot be read; a disk that cannot be read is an error.
-    fn readable<T>(&self, id: JobId, loaded: Result<T, DiskError>) -> Result<Option<T>, DiskError> {
+    fn readable<T>(&self, what: &dyn fmt::Display, loaded: Result<T, DiskError>) -> Result<Option<T>, DiskError> {
         match loaded {
             Ok(record) => Ok(Some(record)),
             Err(error @ DiskError::Record { .. }) => {
-                self.note_unreadable(&id.to_string(), &error);
+                self.note_unreadable(&what.to_string(), &error);
                 Ok(None)
             }
             Err(error) => Err(error),

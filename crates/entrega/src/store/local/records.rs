@@ -9,7 +9,7 @@
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
-//! | `once` | `expiry/<moment>/<tenant>/<key>` | nothing; what a sweep looks for |
+//! | `once` | `expiry/<moment>/key/<tenant>/<key>` | nothing; what a sweep looks for |
 //!
 //! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
 //! to leave the index.
@@ -86,15 +86,15 @@ pub(super) fn once_key(tenant: &TenantName, key: &str) -> String {
     format!("key/{tenant}/{key}")
 }
 
-/// Sorts by when a submission is forgotten; the name after the moment is that of its record.
-pub(super) fn expiry_key(expires: Time, once_key: &str) -> String {
-    format!("{EXPIRY}{:020}/{once_key}", expires.as_micros())
+/// Sorts by when a record is forgotten; the name after the moment is that of the record.
+pub(super) fn expiry_key(expires: Time, key: &str) -> String {
+    format!("{EXPIRY}{:020}/{key}", expires.as_micros())
 }
 
-/// What the second kind of rows begins with.
+/// What the rows begin with that say when a record is forgotten.
 pub(super) const EXPIRY: &str = "expiry/";
 
-/// The record that a row of the second kind stands for, and when it is forgotten.
+/// The record that such a row stands for, and when it is forgotten.
 pub(super) fn expired_key(row: &[u8]) -> Option<(Time, &str)> {
     let (moment, key) = std::str::from_utf8(row).ok()?.strip_prefix(EXPIRY)?.split_once('/')?;
     Some((Time::from_micros(moment.parse().ok()?), key))

@@ -34,7 +34,7 @@ impl Shared {
         let mut batch = Batch::default();
         let (mut leaving, mut retries, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         let causes = settlements.iter().flat_map(|settlement| &settlement.causes);
-        let causes = causes.map(|job| prepare(self, job, None)).collect::<Result<_, _>>()?;
+        let causes = causes.map(|job| prepare(self, job, &[])).collect::<Result<_, _>>()?;
         for settlement in settlements {
             let Settlement { lesson, took, .. } = settlement;
             let ticket = place(settlement.ticket);

@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
+use entrega_core::time::Time;
 
 use super::Shared;
-use super::disk::{Batch, DiskError, Key, Order, Table};
+use super::disk::{Batch, DiskError, Order, Table};
 use super::records::{self, id_key};
 use crate::store::{StoreError, Swept, export};
 
@@ -17,6 +18,14 @@ use crate::store::{StoreError, Swept, export};
 const SWEPT_MAX: usize = 2_000;
 /// The most ended jobs that one sweep looks at.
 const LOOKED_AT_MAX: usize = 20_000;
+
+/// What a sweep takes away.
+pub(super) struct Chosen {
+    pub(super) batch: Batch,
+    pub(super) swept: Swept,
+    /// Submissions that may happen again. Callers may hand them in at any time, so the writer looks once more.
+    pub(super) remembered: Vec<(Time, String)>,
+}
 
 impl Shared {
     pub(super) fn disk_full(&self) -> StoreError {
@@ -35,13 +44,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn choose_sweep(&self) -> Result<(Batch, Swept), DiskError> {
+    pub(super) fn choose_sweep(&self) -> Result<Chosen, DiskError> {
         self.look_at_space();
         let mut batch = Batch::default();
         let jobs = self.choose_ended(&mut batch)?;
         let dead_letters = self.choose_dead(&mut batch)?;
-        self.choose_remembered(&mut batch)?;
-        Ok((batch, Swept { jobs, dead_letters }))
+        Ok(Chosen { batch, swept: Swept { jobs, dead_letters }, remembered: self.expired(Table::Once)? })
     }
 
     /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
@@ -75,18 +83,17 @@ impl Shared {
         Ok(batch.ops.len() - before)
     }
 
-    /// Submissions that may happen again.
-    fn choose_remembered(&self, batch: &mut Batch) -> Result<(), DiskError> {
+    /// Records whose moment has passed, with the row that says so.
+    fn expired(&self, table: Table) -> Result<Vec<(Time, String)>, DiskError> {
         let now = self.clock.now();
-        let mut left = SWEPT_MAX;
-        self.disk.scan(Table::Once, Order::UpFrom(records::EXPIRY.as_bytes()), &mut |row, _| {
-            let expired = records::expired_key(row).filter(|(expires, _)| left > 0 && *expires <= now);
+        let mut found = Vec::new();
+        self.disk.scan(table, Order::UpFrom(records::EXPIRY.as_bytes()), &mut |row, _| {
+            let expired = records::expired_key(row).filter(|(expires, _)| found.len() < SWEPT_MAX && *expires <= now);
             let Some((expires, key)) = expired else { return ControlFlow::Break(()) };
-            left -= 1;
-            batch.remove(Table::Once, Key::Text(records::expiry_key(expires, key)));
-            batch.remove(Table::Once, Key::Text(key.to_owned()));
+            found.push((expires, key.to_owned()));
             ControlFlow::Continue(())
-        })
+        })?;
+        Ok(found)
     }
 
     fn choose_dead(&self, batch: &mut Batch) -> Result<Vec<(DeadLetter, &'static str)>, DiskError> {

@@ -28,7 +28,7 @@ pub(super) struct Prepared {
     pub(super) job: Vec<u8>,
     pub(super) live: Vec<u8>,
     /// What it is remembered by, and as what.
-    pub(super) once: Option<(String, Kept)>,
+    pub(super) once: Vec<(String, Kept)>,
 }
 
 /// Submissions of one batch that are remembered; the disk knows them when the batch is written.
@@ -62,6 +62,8 @@ pub(super) enum Command {
     },
     /// Anything else; its effect in memory has happened already, or is `then`.
     Change { batch: Batch, ended: Vec<JobId>, then: Option<Then>, reply: oneshot::Sender<()> },
+    /// Submissions whose moment to be forgotten has come, with that moment.
+    Forget { remembered: Vec<(Time, String)> },
     /// Nothing more comes.
     Stop,
 }
@@ -72,13 +74,14 @@ impl Command {
         match self {
             Command::Submit { jobs, .. } => jobs.len() * 2,
             Command::Settle { batch, .. } | Command::Change { batch, .. } => batch.ops.len(),
+            Command::Forget { remembered } => remembered.len() * 2,
             Command::Stop => 0,
         }
     }
 
     /// Whether somebody waits for it.
     pub(super) fn is_awaited(&self) -> bool {
-        !matches!(self, Command::Settle { .. })
+        !matches!(self, Command::Settle { .. } | Command::Forget { .. })
     }
 }
 
@@ -145,6 +148,11 @@ impl Writer {
                     thens.extend(then);
                     answers.push(Answer::Changed(reply));
                 }
+                Command::Forget { remembered: keys } => {
+                    for (expires, key) in keys {
+                        self.forget(expires, key, &mut batch, &remembered)?;
+                    }
+                }
                 Command::Stop => {}
             }
         }
@@ -184,25 +192,44 @@ impl Writer {
         ended: &mut Vec<JobId>,
         remembered: &mut Remembered,
     ) -> Result<Submitted, DiskError> {
-        let Some((key, kept)) = job.once.take() else { return self.admit(job, batch, ended) };
-        let before = match remembered.get(&key) {
-            Some(kept) => Some(kept.clone()),
-            None => records::load_kept(&*self.shared.disk, &key)?,
-        };
+        let once = std::mem::take(&mut job.once);
         let now = self.shared.clock.now();
-        if let Some(before) = before.filter(|before| before.expires > now) {
-            return Ok(match before.request == kept.request {
-                true => Submitted::Repeated { id: before.id },
-                false => Submitted::OtherRequest,
-            });
+        for (key, kept) in &once {
+            let before = match remembered.get(key) {
+                Some(kept) => Some(kept.clone()),
+                None => self.kept(key)?,
+            };
+            if let Some(before) = before.filter(|before| before.expires > now) {
+                return Ok(match before.request == kept.request {
+                    true => Submitted::Repeated { id: before.id },
+                    false => Submitted::OtherRequest,
+                });
+            }
         }
         let submitted = self.admit(job, batch, ended)?;
         if matches!(submitted, Submitted::Accepted { .. }) {
-            batch.put(Table::Once, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
-            batch.put(Table::Once, Key::Text(key.clone()), records::encode(&kept));
-            remembered.insert(key, kept);
+            for (key, kept) in once {
+                batch.put(Table::Once, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
+                batch.put(Table::Once, Key::Text(key.clone()), records::encode(&kept));
+                remembered.insert(key, kept);
+            }
         }
         Ok(submitted)
+    }
+
+    /// Forgets a submission, unless its key has been used anew since.
+    fn forget(&self, expires: Time, key: String, batch: &mut Batch, remembered: &Remembered) -> Result<(), DiskError> {
+        batch.remove(Table::Once, Key::Text(records::expiry_key(expires, &key)));
+        let is_current = |kept: Kept| kept.expires > self.shared.clock.now();
+        if !remembered.contains_key(&key) && !self.kept(&key)?.is_some_and(is_current) {
+            batch.remove(Table::Once, Key::Text(key));
+        }
+        Ok(())
+    }
+
+    /// What a key was used for. One whose record cannot be read counts as new: that must not end the store.
+    fn kept(&self, key: &str) -> Result<Option<Kept>, DiskError> {
+        Ok(self.shared.readable(&key, records::load_kept(&*self.shared.disk, key))?.flatten())
     }
 
     fn admit(&self, job: Prepared, batch: &mut Batch, ended: &mut Vec<JobId>) -> Result<Submitted, DiskError> {

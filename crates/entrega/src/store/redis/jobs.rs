@@ -10,11 +10,15 @@ use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::Explanation;
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
 use futures_util::future;
+use redis::Value;
 use tokio::sync::Notify;
 
-use super::RedisStore;
+use super::answer::Reader;
+use super::link::store_error;
+use super::script::{Call, Verb};
+use super::{RedisStore, schema};
 use crate::store::{
     ChangeError, ClaimBatch, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, Page, Paged, Settlement,
     StoreError, StoreHealth, Submitted, Swept,
@@ -53,6 +57,16 @@ impl JobStore for RedisStore {
             taken.into_iter().for_each(|(place, submitted)| answers[place] = submitted);
         }
         Ok(answers)
+    }
+
+    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
+        let reader = Reader("a look at a key");
+        let key = schema::once(&self.shared.options.prefix, tenant, key);
+        let call = Call::without_lane(&self.shared, Verb::Once).arg(key);
+        match call.make(&self.shared).await.map_err(|error| store_error(&error))? {
+            Value::Nil => Ok(None),
+            id => reader.id(id).map(Some),
+        }
     }
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {

@@ -193,7 +193,7 @@ impl Shared {
                 .arg(page.limit + 1 - found.rows.len())
                 .arg(CALL_LOOKS)
                 .arg(filter.tenant.as_ref().map(TenantName::as_str).unwrap_or_default())
-                .arg(filter.state.map(JobState::as_str).unwrap_or_default());
+                .arg(filter.states.iter().map(|state| format!(",{state},")).collect::<String>());
             let answer = call.make(self).await.map_err(|error| store_error(&error))?;
             let [ids, last] = LOOKING.fields(answer)?;
             let ids = LOOKING.ids(ids)?;

@@ -4,7 +4,8 @@
 //! Never: decides by a node's own clock what is due; nodes may disagree, the server's clock does not.
 //!
 //! # Layout
-//! - `lua/`: the rules, as scripts; `lua/lane/` is `core::lane` over again
+//! - `lua/`: the rules, as scripts; `lua/lane/` is `core::lane` over again, `lua/moment.lua` stands before what belongs to
+//!   no lane
 //! - `link`: the connection, for ever; `script`: calling a script; `answer`: reading what it says
 //! - `schema`: what is kept under which key
 //! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;

@@ -3,13 +3,14 @@
 
 use std::sync::LazyLock;
 
+use entrega_core::time::Time;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 
 use super::link::Line;
 use super::{LaneCell, Shared, TimeOf};
 
-/// The rules, before every verb.
+/// The rules, before every verb of a lane.
 const LANE: &str = concat!(
     include_str!("lua/lane/head.lua"),
     include_str!("lua/lane/state.lua"),
@@ -21,7 +22,10 @@ const LANE: &str = concat!(
     include_str!("lua/lane/writing.lua"),
 );
 
-/// The verbs. Only new work is refused by a server whose memory is full; the rest makes room.
+/// What stands before a verb that belongs to no lane.
+const MOMENT: &str = include_str!("lua/moment.lua");
+
+/// The verbs. Only what is new is refused by a server whose memory is full; the rest makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Submit,
@@ -34,18 +38,20 @@ pub(super) enum Verb {
     List,
     Figures,
     Sweep,
+    Once,
 }
 
-const VERBS: [(Verb, &str, &str); 9] = [
-    (Verb::Submit, "#!lua\n", include_str!("lua/submit.lua")),
-    (Verb::PutIn, "#!lua flags=allow-oom\n", include_str!("lua/submit.lua")),
-    (Verb::Turn, "#!lua flags=allow-oom\n", include_str!("lua/turn.lua")),
-    (Verb::Extend, "#!lua flags=allow-oom\n", include_str!("lua/extend.lua")),
-    (Verb::Change, "#!lua flags=allow-oom\n", include_str!("lua/change.lua")),
-    (Verb::Look, "#!lua flags=no-writes\n", include_str!("lua/look.lua")),
-    (Verb::List, "#!lua flags=no-writes\n", include_str!("lua/list.lua")),
-    (Verb::Figures, "#!lua flags=no-writes\n", include_str!("lua/figures.lua")),
-    (Verb::Sweep, "#!lua flags=allow-oom\n", include_str!("lua/sweep.lua")),
+const VERBS: [(Verb, &str, &str, &str); 10] = [
+    (Verb::Submit, "#!lua\n", LANE, include_str!("lua/submit.lua")),
+    (Verb::PutIn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/submit.lua")),
+    (Verb::Turn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/turn.lua")),
+    (Verb::Extend, "#!lua flags=allow-oom\n", LANE, include_str!("lua/extend.lua")),
+    (Verb::Change, "#!lua flags=allow-oom\n", LANE, include_str!("lua/change.lua")),
+    (Verb::Look, "#!lua flags=no-writes\n", LANE, include_str!("lua/look.lua")),
+    (Verb::List, "#!lua flags=no-writes\n", LANE, include_str!("lua/list.lua")),
+    (Verb::Figures, "#!lua flags=no-writes\n", LANE, include_str!("lua/figures.lua")),
+    (Verb::Sweep, "#!lua flags=allow-oom\n", LANE, include_str!("lua/sweep.lua")),
+    (Verb::Once, "#!lua flags=no-writes\n", MOMENT, include_str!("lua/once.lua")),
 ];
 
 struct Loaded {
@@ -54,8 +60,8 @@ struct Loaded {
 }
 
 static SCRIPTS: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
-    let load = |(_, flags, verb): &(Verb, &str, &str)| {
-        let source = format!("{flags}{LANE}{verb}");
+    let load = |(_, flags, rules, verb): &(Verb, &str, &str, &str)| {
+        let source = format!("{flags}{rules}{verb}");
         let hash = Script::new(&source).get_hash().to_owned();
         Loaded { source, hash }
     };
@@ -82,22 +88,34 @@ pub(super) fn even_when_full(words: &[&[u8]]) -> Cmd {
     command
 }
 
-/// A call of a verb on a lane; the verb's own arguments follow.
+/// The moment as scripts are told it; 0 for the server's own.
+fn moment(shared: &Shared, now: Time) -> u64 {
+    match shared.options.time_of {
+        TimeOf::Server => 0,
+        TimeOf::Node => now.as_micros(),
+    }
+}
+
+/// A call of a verb; the verb's own arguments follow.
 pub(super) struct Call {
     verb: Verb,
     command: Cmd,
 }
 
 impl Call {
+    /// Of a verb on a lane.
     pub(super) fn new(shared: &Shared, lane: &LaneCell, verb: Verb) -> Call {
-        let now = shared.clock.now().as_micros();
-        let moment = match shared.options.time_of {
-            TimeOf::Server => 0,
-            TimeOf::Node => now,
-        };
+        let now = shared.clock.now();
         let mut command = redis::cmd("EVALSHA");
         command.arg(&loaded(verb).hash).arg(1).arg(&lane.keys.prefix);
-        command.arg(moment).arg(now).arg(&lane.keys.policy);
+        command.arg(moment(shared, now)).arg(now.as_micros()).arg(&lane.keys.policy);
+        Call { verb, command }
+    }
+
+    /// Of a verb that belongs to no lane.
+    pub(super) fn without_lane(shared: &Shared, verb: Verb) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&loaded(verb).hash).arg(0).arg(moment(shared, shared.clock.now()));
         Call { verb, command }
     }
 
@@ -131,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_verb_finds_its_script() {
-        for (verb, _, source) in VERBS {
+        for (verb, _, _, source) in VERBS {
             assert!(loaded(verb).source.ends_with(source), "{verb:?}");
         }
     }

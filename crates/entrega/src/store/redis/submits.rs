@@ -89,7 +89,7 @@ impl Shared {
     async fn take_in(&self, lane: &LaneCell, group: Vec<Submission>) {
         let call = Call::new(self, lane, Verb::Submit).arg("new");
         let entries = group.iter().flat_map(|submission| &submission.jobs);
-        let call = entries.fold(call, |call, entry| self.carry(call, &entry.job, entry.once.as_ref()));
+        let call = entries.fold(call, |call, entry| self.carry(call, &entry.job, &entry.once));
         let mut answers = match call.make(self).await {
             Ok(Value::Array(rows)) => rows.into_iter(),
             Ok(other) => return refuse(group, &|| Reader("a submission").wrong(format!("{other:?}"))),
@@ -117,27 +117,26 @@ impl Shared {
     /// Puts in jobs that must get in, and that may have come before.
     pub(super) async fn put_in(&self, lane: &LaneCell, jobs: &[Job]) -> Result<(), StoreError> {
         let call = Call::new(self, lane, Verb::PutIn).arg("sure");
-        let call = jobs.iter().fold(call, |call, job| self.carry(call, job, None));
+        let call = jobs.iter().fold(call, |call, job| self.carry(call, job, &[]));
         call.make(self).await.map_err(|error| store_error(&error))?;
         lane.wake.notify_one();
         Ok(())
     }
 
-    fn carry(&self, call: Call, job: &Job, once: Option<&Once>) -> Call {
+    fn carry(&self, call: Call, job: &Job, once: &[Once]) -> Call {
         let call = call
             .arg(job.id.as_bytes())
             .arg(job.tenant.as_str())
             .arg(job.priority as u8)
             .arg(micros(job.due_at))
             .arg(job.expires_at.map_or(FOREVER, micros))
-            .arg(records::encode_job(job));
-        match once {
-            None => call.arg("").arg("").arg(0),
-            Some(once) => call
-                .arg(schema::once(&self.options.prefix, &job.tenant, &once.key))
+            .arg(records::encode_job(job))
+            .arg(once.len());
+        once.iter().fold(call, |call, once| {
+            call.arg(schema::once(&self.options.prefix, &job.tenant, &once.key))
                 .arg(&once.request[..])
-                .arg(micros(once.expires)),
-        }
+                .arg(micros(once.expires))
+        })
     }
 }
 

@@ -1,5 +1,5 @@
 -- Which jobs fit, newest first. ARGV[4] below this id (empty: from the newest), [5] how many at most, [6] how many to
--- look at, [7] tenant or nothing, [8] state or nothing.
+-- look at, [7] tenant or nothing, [8] states, each between commas, or nothing.
 -- Answers the ids and the last one looked at (empty: there are no more).
 
 local limit, looks, tenant, wanted = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -30,7 +30,7 @@ local found = {}
 for at, id in ipairs(ids) do
   local whose, how = standing(id)
   -- Whose a dropped job was stands in its record, which the reader looks at.
-  if how and (tenant == '' or whose == nil or whose == tenant) and (wanted == '' or how == wanted) then
+  if how and (tenant == '' or whose == nil or whose == tenant) and (wanted == '' or string.find(wanted, ',' .. how .. ',', 1, true)) then
     found[#found + 1] = id
     if #found == limit then return { found, ids[at + 1] and id or (#ids == looks and id or '') } end
   end

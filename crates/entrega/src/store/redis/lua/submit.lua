@@ -1,13 +1,25 @@
 -- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before (see `Verb::PutIn`);
--- then nine per job: id, tenant, priority, due, expires, record, and where it must happen once the key it is
--- remembered under, the hash of its request, when it is forgotten.
+-- then for each job: id, tenant, priority, due, expires, record, how many keys make it happen once, and for each of
+-- those the key it is remembered under, the hash of its request, when it is forgotten.
 -- Answers one row each: `accepted`, `full`, `duplicate`, `other_request`, the id under which it was taken before, or
 -- what was pushed out: id, tenant, priority, state.
 
-local FIELDS = 9
+local FIELDS, KEY_FIELDS = 7, 3
 local is_sure = ARGV[4] == 'sure'
-local ids = {}
-for at = 5, #ARGV, FIELDS do ids[#ids + 1] = ARGV[at] end
+
+-- Where the keys of a job begin, and where they end.
+local function keys_of(at)
+  return at + FIELDS, at + FIELDS + KEY_FIELDS * tonumber(ARGV[at + 6]) - 1
+end
+
+local ids, places = {}, {}
+local place = 5
+while place <= #ARGV do
+  ids[#ids + 1] = ARGV[place]
+  places[#places + 1] = place
+  local _, last = keys_of(place)
+  place = last + 1
+end
 lane.preload(ids)
 
 local staged = {}
@@ -45,23 +57,28 @@ local function came_before(id)
   return redis.call('HEXISTS', P .. 'jobs', id) == 1 or redis.call('HEXISTS', P .. 'mark', id) == 1
 end
 
--- What was answered to the same key before.
+-- What was answered to the first of its keys that is known.
 local function before(at)
-  local kept = ARGV[at + 6] ~= '' and redis.call('GET', ARGV[at + 6])
-  kept = kept and cmsgpack.unpack(kept)
-  if not kept or kept.expires <= now then return nil end
-  return kept.request == ARGV[at + 7] and { kept.id } or 'other_request'
+  local first, last = keys_of(at)
+  for key = first, last, KEY_FIELDS do
+    local kept = redis.call('GET', ARGV[key])
+    kept = kept and cmsgpack.unpack(kept)
+    if kept and kept.expires > now then return kept.request == ARGV[key + 1] and { kept.id } or 'other_request' end
+  end
+  return nil
 end
 
 local function remember(at)
-  if ARGV[at + 6] == '' then return end
-  local expires = lane.here(ARGV[at + 8])
-  local kept = cmsgpack.pack({ id = ARGV[at], request = ARGV[at + 7], expires = expires })
-  redis.call('SET', ARGV[at + 6], kept, 'PX', math.max(math.ceil((expires - now) / 1000), 1))
+  local first, last = keys_of(at)
+  for key = first, last, KEY_FIELDS do
+    local expires = lane.here(ARGV[key + 2])
+    local kept = cmsgpack.pack({ id = ARGV[at], request = ARGV[key + 1], expires = expires })
+    redis.call('SET', ARGV[key], kept, 'PX', math.max(math.ceil((expires - now) / 1000), 1))
+  end
 end
 
 local answers, records, index = {}, {}, {}
-for at = 5, #ARGV, FIELDS do
+for _, at in ipairs(places) do
   local id, priority = ARGV[at], tonumber(ARGV[at + 2])
   local answer, is_taken = before(at), false
   if answer then
