@@ -104,7 +104,6 @@ impl Writer {
             let is_last = group.is_empty() || group.iter().any(|command| matches!(command, Command::Stop));
             if let Err(error) = self.write(group) {
                 tracing::error!(errorReason = %error, "The store cannot be written; nothing more is accepted or delivered");
-                self.shared.fail(error.to_string());
                 return;
             }
             if is_last {
@@ -128,7 +127,8 @@ impl Writer {
                         if !touched.contains_key(&job.lane.name) {
                             touched.insert(job.lane.name.clone(), job.lane.clone());
                         }
-                        submitted.push(self.take(job, &mut batch, &mut ended, &mut remembered)?);
+                        let taken = self.take(job, &mut batch, &mut ended, &mut remembered);
+                        submitted.push(taken.map_err(|error| self.give_up(error))?);
                     }
                     answers.push(Answer::Submitted(reply, submitted, permit));
                 }
@@ -136,7 +136,7 @@ impl Writer {
                     batch.ops.extend(more.ops);
                     for cause in causes {
                         touched.entry(cause.lane.name.clone()).or_insert_with(|| cause.lane.clone());
-                        self.let_in(cause, &mut batch)?;
+                        self.let_in(cause, &mut batch).map_err(|error| self.give_up(error))?;
                     }
                     ended.extend(ids);
                     retried.extend(retries);
@@ -150,13 +150,14 @@ impl Writer {
                 }
                 Command::Forget { remembered: keys } => {
                     for (expires, key) in keys {
-                        self.forget(expires, key, &mut batch, &remembered)?;
+                        let forgotten = self.forget(expires, key, &mut batch, &remembered);
+                        forgotten.map_err(|error| self.give_up(error))?;
                     }
                 }
                 Command::Stop => {}
             }
         }
-        self.shared.disk.commit(batch)?;
+        self.shared.disk.commit(batch).map_err(|error| self.give_up(error))?;
         let now = self.shared.clock.now();
         for lane in touched.values() {
             lane.machine.lock().publish(now);
@@ -171,6 +172,12 @@ impl Writer {
         self.shared.waiters.tell(&ended);
         answers.into_iter().for_each(Answer::give);
         Ok(())
+    }
+
+    /// Says why the store ends before anybody who waits for this group is let go: they ask for the reason.
+    fn give_up(&self, error: DiskError) -> DiskError {
+        self.shared.fail(error.to_string());
+        error
     }
 
     /// Takes a job that another one caused: whatever the lane's size, and once.
