@@ -7,7 +7,7 @@
 //! - `starting`: which servers are refused, and how; `tls`, `sentinels`: the other ways to reach one
 //! - `filling`, `draining`: a server whose memory is full, for the store and through the API
 //! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs
-//! - `hearing`: what nodes tell each other
+//! - `hearing`: what nodes tell each other; `mailing`: what they know of mails
 
 mod process;
 mod redis;
@@ -31,6 +31,7 @@ mod redis_store {
     mod hearing;
     mod leasing;
     mod losing;
+    mod mailing;
     mod restarting;
     mod sentinels;
     mod settling;

@@ -3,14 +3,15 @@
 //! Never: lets a type of its backend out; the rest of the program cannot tell the stores apart.
 //!
 //! # Layout
-//! - [`JobStore`], [`DeadLetterStore`], [`Registry`]: the verbs; [`Store`] is all of them
-//! - `view`: what the verbs take and give; `records`: what is kept of a job
+//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`MailRegistry`]: the verbs; [`Store`] is all of them
+//! - `view`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
 //! - `redis`: any number of processes share it
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
 mod export;
 pub mod local;
+mod mail;
 mod paging;
 mod records;
 pub mod redis;
@@ -27,12 +28,13 @@ use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use tokio::sync::Notify;
 
+pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 use self::view::Held;
 pub use self::view::*;
 
 /// Everything a store does.
-pub trait Store: JobStore + DeadLetterStore + Registry {}
-impl<S: JobStore + DeadLetterStore + Registry> Store for S {}
+pub trait Store: JobStore + DeadLetterStore + Registry + MailRegistry {}
+impl<S: JobStore + DeadLetterStore + Registry + MailRegistry> Store for S {}
 
 /// The way of a job.
 #[async_trait]
@@ -149,6 +151,31 @@ pub trait Registry: Send + Sync + 'static {
     async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError>;
     /// The replays under way that this process carries on: of several nodes, one does. Asked often, so cheap.
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError>;
+}
+
+/// What is known of addresses, and of mails after they were sent. Addresses are the same whatever their case.
+#[async_trait]
+pub trait MailRegistry: Send + Sync + 'static {
+    /// Writes to an address no more. One that is suppressed stays so since the first time; a complaint takes the place of
+    /// a bounce.
+    async fn suppress(&self, suppression: Suppression) -> Result<(), StoreError>;
+    /// Writes to an address again; whether it was suppressed.
+    async fn unsuppress(&self, tenant: &TenantName, address: &str) -> Result<bool, StoreError>;
+    /// Which of these addresses are suppressed, in order. Asked before every mail: one read.
+    async fn suppressed(&self, tenant: &TenantName, addresses: &[&str])
+    -> Result<Vec<Option<Suppression>>, StoreError>;
+    /// The suppressed addresses of a tenant, in the order of their bytes.
+    async fn suppressions(
+        &self,
+        tenant: &TenantName,
+        page: Page<String>,
+    ) -> Result<Paged<Suppression, String>, StoreError>;
+
+    /// Keeps what came back about a mail: each notice once, at most [`FEEDBACK_MAX`], until [`FEEDBACK_FOR`] after the
+    /// last.
+    async fn note_feedback(&self, id: JobId, feedback: Feedback) -> Result<(), StoreError>;
+    /// What came back about each of these mails, in the order it came.
+    async fn feedback(&self, ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError>;
 }
 
 /// A verb that could not be carried out.

@@ -8,7 +8,8 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use futures_util::FutureExt as _;
 
-use super::fixture::{FEW, Fixture, SECOND, Setup, soon};
+use super::fixture::{FEW, Fixture, SECOND, Setup, soon, tenant};
+use super::mail::bounce;
 use super::restart::Home;
 use super::worlds::open_embedded;
 
@@ -274,6 +275,20 @@ async fn a_key_that_cannot_be_read_counts_as_new() {
     let entries = vec![NewEntry { job: f.job("http", "acme"), once: once() }];
     assert_eq!(f.store.take(entries).await.unwrap(), [Submitted::Repeated { id }]);
     assert_eq!((f.store.health().failure, f.store.health().unreadable), (None, 1));
+}
+
+/// Nobody shall be written to because a record is damaged; whoever suppresses the address again mends it.
+#[tokio::test]
+async fn a_suppression_that_cannot_be_read_is_an_error_until_it_is_made_anew() {
+    let home = Home::new();
+    drop(home.open());
+    garble_text(&home, Table::Mail, "suppressed/acme/x@example.com");
+    let f = home.open();
+    assert!(f.store.suppressed(&tenant("acme"), &["x@example.com"]).await.is_err());
+    assert!(f.store.suppressions(&tenant("acme"), Page { after: None, limit: 9 }).await.unwrap().items.is_empty());
+    let anew = bounce(&f, "acme", "x@example.com");
+    f.store.suppress(anew.clone()).await.unwrap();
+    assert_eq!(f.store.suppressed(&tenant("acme"), &["x@example.com"]).await.unwrap(), [Some(anew)]);
 }
 
 #[tokio::test]

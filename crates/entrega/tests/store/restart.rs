@@ -8,6 +8,7 @@ use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::job::{Job, JobState, Priority};
 
 use super::fixture::{Fixture, HOUR, SECOND, Setup, lane, tenant};
+use super::mail::{bounce, notice};
 use super::registry::{key, replay_run};
 use super::worlds::{open_embedded, options};
 
@@ -257,15 +258,20 @@ async fn a_crash_after_a_store_went_on_does_not_refill_a_throttle() {
 }
 
 #[tokio::test]
-async fn keys_are_kept() {
+async fn keys_and_what_is_known_of_mails_are_kept() {
     let home = Home::new();
     let f = home.open();
     let job = f.job("http", "acme");
     let id = job.id;
     let once = Once { key: "order-17".into(), request: [1; 32], expires: f.now() + HOUR };
     f.store.take(vec![NewEntry { job, once: vec![once] }]).await.unwrap();
+    let (suppressed, told) = (bounce(&f, "acme", "x@example.com"), notice(&f, "feedback-1", "x@example.com"));
+    f.store.suppress(suppressed.clone()).await.unwrap();
+    f.store.note_feedback(id.of_mail(), told.clone()).await.unwrap();
     let f = home.reopen(f);
     assert_eq!(f.store.job_once(&tenant("acme"), "order-17").await.unwrap(), Some(id));
+    assert_eq!(f.store.suppressed(&tenant("acme"), &["x@example.com"]).await.unwrap(), [Some(suppressed)]);
+    assert_eq!(f.store.feedback(&[id.of_mail()]).await.unwrap(), [[told]]);
 }
 
 #[tokio::test]

@@ -144,6 +144,19 @@ macro_rules! exercise {
                 replay_runs_are_kept_newest_first
                 a_store_says_how_it_is
             }
+            mail {
+                a_suppressed_address_is_known_whatever_its_case
+                a_suppression_is_a_tenants_own
+                an_address_suppressed_again_stays_as_it_was_unless_it_complains
+                an_address_can_be_written_to_again
+                an_address_longer_than_any_harms_nothing
+                suppressions_are_listed_page_by_page
+                of_bounces_and_a_complaint_at_once_the_complaint_stays
+                what_came_back_is_kept_in_order_and_each_notice_once
+                no_more_comes_back_about_a_mail_than_is_kept
+                what_came_back_is_forgotten_a_week_after_the_last_of_it
+                notices_that_come_at_once_are_each_kept_once
+            }
         }
     };
     ($make:path => $($module:ident { $($scenario:ident)+ })+) => {

@@ -1,4 +1,4 @@
-//! What a local store needs of a disk: six tables, atomic synced batches, ordered scans.
+//! What a local store needs of a disk: seven tables, atomic synced batches, ordered scans.
 //! Invariant: when `commit` returns `Ok`, the whole batch survives a power cut; otherwise nothing of it is promised.
 //! Never: interprets a record.
 
@@ -19,11 +19,14 @@ pub enum Table {
     Registry,
     /// Submissions that must not happen twice.
     Once,
+    /// Addresses that are not written to any more, and what came back about mails.
+    Mail,
 }
 
 impl Table {
     /// All tables.
-    pub const ALL: [Table; 6] = [Table::Jobs, Table::Live, Table::History, Table::Dead, Table::Registry, Table::Once];
+    pub const ALL: [Table; 7] =
+        [Table::Jobs, Table::Live, Table::History, Table::Dead, Table::Registry, Table::Once, Table::Mail];
 
     /// Its name on disk.
     pub const fn name(self) -> &'static str {
@@ -34,6 +37,7 @@ impl Table {
             Table::Dead => "dead",
             Table::Registry => "registry",
             Table::Once => "once",
+            Table::Mail => "mail",
         }
     }
 }

@@ -8,7 +8,7 @@
 //! - `records`: the schema
 //! - `recovery`: from the disk to the machines, at start-up; `starts`: what throttles know of the last run
 //! - `queue`, `writer`: group commit
-//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `sweep`: the verbs
+//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`: the verbs
 
 mod ahead;
 mod dead;
@@ -18,6 +18,7 @@ mod jobs;
 mod journal;
 mod listing;
 mod lsm;
+mod mail;
 mod queue;
 mod records;
 mod recovery;

@@ -10,6 +10,9 @@
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
 //! | `once` | `expiry/<moment>/key/<tenant>/<key>` | nothing; what a sweep looks for |
+//! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
+//! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
+//! | `mail` | `expiry/<moment>/feedback/<job id>` | nothing; what a sweep looks for |
 //!
 //! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
 //! to leave the index.
@@ -24,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, DiskError, Key, Table};
+use crate::store::Feedback;
 use crate::store::records::{self, BadRecord};
 pub(super) use crate::store::records::{
     Ended, carry_on, dead_letter, destination, encode, encode_ended, encode_job, encode_json, is_ended, view_of_dead,
@@ -98,6 +102,22 @@ pub(super) const EXPIRY: &str = "expiry/";
 pub(super) fn expired_key(row: &[u8]) -> Option<(Time, &str)> {
     let (moment, key) = std::str::from_utf8(row).ok()?.strip_prefix(EXPIRY)?.split_once('/')?;
     Some((Time::from_micros(moment.parse().ok()?), key))
+}
+
+/// What came back about a mail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Noted {
+    pub(super) expires: Time,
+    pub(super) feedback: Vec<Feedback>,
+}
+
+/// Where a suppression is kept; with an empty address, what those of a tenant begin with.
+pub(super) fn suppressed_key(tenant: &TenantName, address: &str) -> String {
+    format!("suppressed/{tenant}/{address}")
+}
+
+pub(super) fn feedback_key(id: JobId) -> String {
+    format!("feedback/{id}")
 }
 
 pub(super) fn load_kept(disk: &dyn Disk, once_key: &str) -> Result<Option<Kept>, DiskError> {

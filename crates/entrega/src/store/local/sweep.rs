@@ -10,7 +10,7 @@ use entrega_core::id::JobId;
 use entrega_core::time::Time;
 
 use super::Shared;
-use super::disk::{Batch, DiskError, Order, Table};
+use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::records::{self, id_key};
 use crate::store::{StoreError, Swept, export};
 
@@ -49,6 +49,10 @@ impl Shared {
         let mut batch = Batch::default();
         let jobs = self.choose_ended(&mut batch)?;
         let dead_letters = self.choose_dead(&mut batch)?;
+        for (expires, key) in self.expired(Table::Mail)? {
+            batch.remove(Table::Mail, Key::Text(records::expiry_key(expires, &key)));
+            batch.remove(Table::Mail, Key::Text(key));
+        }
         Ok(Chosen { batch, swept: Swept { jobs, dead_letters }, remembered: self.expired(Table::Once)? })
     }
 

@@ -10,7 +10,7 @@
 //! - `schema`: what is kept under which key
 //! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;
 //!   `ahead`: claims before they are needed; `leases`: renewed
-//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `sweep`: the verbs
+//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`: the verbs
 //! - `news`: what other nodes say; `outbox`: jobs on their way to other lanes; `pulse`: how the server is
 
 mod ahead;
@@ -21,6 +21,7 @@ mod jobs;
 mod leases;
 mod link;
 mod listing;
+mod mail;
 mod news;
 mod outbox;
 mod pulse;

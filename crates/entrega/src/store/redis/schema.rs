@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
 //! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
+//! | `<prefix>:suppressed:<tenant>` | hash: address → since when, code and all of a suppression (see `mail`) |
+//! | `<prefix>:addresses:<tenant>` | sorted set: the same addresses, for listings |
+//! | `<prefix>:feedback:<job id>` | list: what came back about a mail, until it expires |
 //! | `<prefix>:sweeper`, `<prefix>:replayer` | which node sweeps, which carries replays on, for a moment |
 //! | `<prefix>:news` | channel: `wake <lane>`, `paused <lane>`, `ended <id>`, `registry` |
 //!
@@ -35,8 +38,9 @@
 //! | `dead:counts` | hash: tenant, code, hour → how many are open |
 //! | `outbox` | list: jobs for other lanes |
 //!
-//! Ids are their 16 bytes, moments are microseconds.
+//! Within lanes, ids are their 16 bytes; moments are microseconds.
 
+use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnFull, Scope};
 use serde::Serialize;
@@ -59,6 +63,15 @@ pub(super) fn registry(prefix: &str) -> String {
 
 pub(super) fn once(prefix: &str, tenant: &TenantName, key: &str) -> String {
     format!("{prefix}:once:{tenant}:{key}")
+}
+
+/// Where the suppressions of a tenant are, and where their order is.
+pub(super) fn suppressed(prefix: &str, tenant: &TenantName) -> [String; 2] {
+    [format!("{prefix}:suppressed:{tenant}"), format!("{prefix}:addresses:{tenant}")]
+}
+
+pub(super) fn feedback(prefix: &str, id: JobId) -> String {
+    format!("{prefix}:feedback:{id}")
 }
 
 pub(super) fn replayer(prefix: &str) -> String {

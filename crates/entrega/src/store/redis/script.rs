@@ -39,9 +39,12 @@ pub(super) enum Verb {
     Figures,
     Sweep,
     Once,
+    Mail,
+    /// What needs no room.
+    MailAlways,
 }
 
-const VERBS: [(Verb, &str, &str, &str); 10] = [
+const VERBS: [(Verb, &str, &str, &str); 12] = [
     (Verb::Submit, "#!lua\n", LANE, include_str!("lua/submit.lua")),
     (Verb::PutIn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/submit.lua")),
     (Verb::Turn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/turn.lua")),
@@ -52,6 +55,8 @@ const VERBS: [(Verb, &str, &str, &str); 10] = [
     (Verb::Figures, "#!lua flags=no-writes\n", LANE, include_str!("lua/figures.lua")),
     (Verb::Sweep, "#!lua flags=allow-oom\n", LANE, include_str!("lua/sweep.lua")),
     (Verb::Once, "#!lua flags=no-writes\n", MOMENT, include_str!("lua/once.lua")),
+    (Verb::Mail, "#!lua\n", MOMENT, include_str!("lua/mail.lua")),
+    (Verb::MailAlways, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/mail.lua")),
 ];
 
 struct Loaded {
