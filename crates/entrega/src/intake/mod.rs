@@ -2,6 +2,7 @@
 //! Invariant: whatever gets past here can be stored, shown and sent; a refusal names the field and the way out.
 //! Never: answers before the store has said that the job is durable.
 
+mod email;
 mod request;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,10 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use sha2::{Digest as _, Sha256};
 
+pub use self::email::{
+    ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, AttachmentWish, EMAIL_BODY_BYTES_MAX, EmailWish, HEADERS_MAX,
+    RECIPIENTS_MAX, SUBJECT_CHARS_MAX, check_email, check_mailbox,
+};
 pub use self::request::{BODY_BYTES_MAX, check_request};
 
 use crate::engine::Engine;

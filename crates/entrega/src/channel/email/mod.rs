@@ -2,4 +2,5 @@
 //! Invariant: nobody gets a mail twice who was seen to get it: an attempt goes only to those who are left.
 //! Never: judges a refusal; the rules do, recipient by recipient.
 
+pub mod message;
 pub mod transport;
