@@ -52,6 +52,11 @@ const MIB: u64 = 1 << 20;
 pub struct Secret(String);
 
 impl Secret {
+    /// Hides a text.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
     /// The text itself.
     pub fn reveal(&self) -> &str {
         &self.0

@@ -3,4 +3,5 @@
 //! Never: judges a refusal; the rules do, recipient by recipient.
 
 pub mod message;
+pub mod smtp;
 pub mod transport;
