@@ -64,17 +64,19 @@ async fn nothing_is_sent_where_required_encryption_is_missing_or_fails() {
     assert_eq!(code(send(&transport, ANN).await), "tls");
     assert!(plain.received().is_empty() && !plain.commands().iter().any(|command| command.starts_with("MAIL")));
 
-    for rule in [
-        json!({ "at": "starttls", "reply": "454 4.7.0 TLS not available" }),
-        json!({ "at": "starttls", "reply": "220 go ahead", "do": "close" }),
-        json!({ "at": "starttls", "reply": "220 go ahead\r\n250 and this was slipped in" }),
+    for (rule, reason) in [
+        (json!({ "at": "starttls", "reply": "454 4.7.0 Not now" }), "Not now"),
+        (json!({ "at": "starttls", "reply": "220 go ahead", "do": "close" }), "no encryption with localhost"),
+        (json!({ "at": "starttls", "reply": "220 go ahead\r\n250 slipped in" }), "before encryption began"),
     ] {
         let server = SmtpServer::start(json!({ "tls": "starttls", "rules": [rule] }));
         let transport = transport_by(&server, |config| {
             config.tls = SmtpTls::Required;
             config.extra_ca_pem = server.authority_pem();
         });
-        assert_eq!(code(send(&transport, ANN).await), "tls", "{rule}");
+        let refusal = unreached(send(&transport, ANN).await);
+        assert_eq!(refusal.code, "tls", "{rule}");
+        assert!(refusal.message.contains(reason), "{rule}: {refusal:?}");
         assert!(server.received().is_empty());
     }
 }

@@ -47,6 +47,25 @@ async fn a_kept_connection_that_the_server_closed_is_replaced_within_the_same_at
     }
 }
 
+/// Some servers end an idle connection with a 451. It was taken for the answer to the next mail's sender.
+#[tokio::test]
+async fn words_of_farewell_are_not_taken_for_an_answer() {
+    if smtp_server::is_left_out() {
+        return;
+    }
+    let server = SmtpServer::with_rules(json!([{ "at": "end", "times": 1, "do": "leave", "reply": "451 4.7.0 Idle" }]));
+    let transport = transport(&server);
+    assert_eq!(send(&transport, ANN).await, taken(1));
+    while !server.commands().contains(&"LEFT".to_owned()) {
+        // reason: the server leaves by its own clock; it is watched, not told
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // reason: its words are on their way to this process; nothing says when they are here
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(send(&transport, ANN).await, taken(1));
+    assert_eq!((server.connections(), server.received().len()), (2, 2));
+}
+
 #[tokio::test]
 async fn a_kept_connection_that_leads_nowhere_is_replaced_within_the_same_attempt() {
     if smtp_server::is_left_out() {

@@ -13,7 +13,8 @@ The script, every key optional:
       has         a text that the command must contain, such as an address
       times       how often it fits; always, if nothing is said
       reply       sent instead of the usual one, as Latin-1; may have several lines
-      do          cut (the connection is reset), close (after the reply, if there is one), hang (nothing more is said)
+      do          cut (the connection is reset), close (after the reply, if there is one), hang (nothing more is said),
+                  leave (at `end`: takes the mail, and a moment later says the reply and closes)
   offers      further lines of the reply to EHLO, such as PIPELINING
   utf8        whether SMTPUTF8 is offered
   tls         starttls, required or implicit; with `certificate` and `key`
@@ -76,7 +77,8 @@ class Handler:
 
     async def handle_DATA(self, server, session, envelope):
         rule = self.script.rule("end", "")
-        if rule is None or rule.get("reply", "2").startswith("2"):
+        is_taken = rule is None or rule.get("do") == "leave" or rule.get("reply", "2").startswith("2")
+        if is_taken:
             self.journal.write(
                 mail={
                     "sender": envelope.mail_from,
@@ -85,6 +87,9 @@ class Handler:
                     "data": base64.b64encode(envelope.original_content).decode(),
                 }
             )
+        if rule is not None and rule.get("do") == "leave":
+            server.loop.call_later(0.05, server.leave, rule["reply"].encode("latin-1"))
+            rule = None
         if rule is None:
             return "250 2.0.0 taken"
         server.is_to_close = rule.get("do") == "close"
@@ -109,6 +114,11 @@ class Server(SMTP):
             await asyncio.Event().wait()
         if rule.get("do") == "close" or rule.get("reply", "").startswith("421"):
             self.transport.close()
+
+    def leave(self, reply):
+        self._writer.write(reply + b"\r\n")
+        self.transport.close()
+        self.event_handler.journal.write(command="LEFT")
 
     async def is_scripted(self, at, arg):
         command = f"{at.upper()} {arg or ''}"

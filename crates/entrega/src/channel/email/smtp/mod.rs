@@ -43,6 +43,8 @@ pub use self::url::{BadSmtpUrl, SmtpConfig, SmtpTls};
 const MARGIN: Duration = Duration::from_millis(20);
 /// Servers count the mails of a connection too, and cut long ones off.
 const MAILS_PER_CONNECTION_MAX: u32 = 100;
+/// Where so many were left by the server, the next one was too.
+const KEPT_LOOKED_AT_MAX: usize = 100;
 /// What came of the mail is known by then; a slow server must not hold up the news.
 const TIDYING_MAX: Duration = Duration::from_secs(1);
 
@@ -67,7 +69,7 @@ impl SmtpTransport {
     }
 
     async fn deliver(&self, mail: &Outgoing<'_>, progress: &mut Progress) -> Result<(), Lost> {
-        if let Some(mut connection) = self.pool.take(self.clock.now()) {
+        if let Some(mut connection) = self.kept_connection() {
             match hand_over(&mut connection, Origin::Pool, mail, progress).await? {
                 After::Stale => {}
                 after => return self.put_away(connection, after).await,
@@ -76,6 +78,12 @@ impl SmtpTransport {
         let mut connection = self.server.open().await?;
         let after = hand_over(&mut connection, Origin::Opened, mail, progress).await?;
         self.put_away(connection, after).await
+    }
+
+    /// Whatever a server said since, it was about the time that passed, and would be taken for its answer to this mail.
+    fn kept_connection(&self) -> Option<Connection> {
+        let kept = std::iter::from_fn(|| self.pool.take(self.clock.now()));
+        kept.take(KEPT_LOOKED_AT_MAX).find_map(|mut kept| kept.wire.is_still_quiet().then_some(kept))
     }
 
     /// Keeps the connection for the next mail where that is safe.

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::FutureExt;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -68,6 +69,12 @@ impl Wire {
     /// Whether nothing came in that nobody asked for.
     pub(super) fn is_quiet(&self) -> bool {
         self.incoming.is_empty()
+    }
+
+    /// The same for what has come in since somebody looked last; the server's end of the connection counts too.
+    pub(super) fn is_still_quiet(&mut self) -> bool {
+        let read = on!(self, stream => stream.read_buf(&mut self.incoming).now_or_never());
+        read.is_none() && self.is_quiet()
     }
 
     /// Our own address, as an address literal of SMTP.
