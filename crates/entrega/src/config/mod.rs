@@ -53,8 +53,8 @@ pub struct Secret(String);
 
 impl Secret {
     /// Hides a text.
-    pub fn new(text: String) -> Secret {
-        Secret(text)
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
     }
 
     /// The text itself.

@@ -12,7 +12,7 @@ const ANN: &[&str] = &["ann@example.org"];
 
 /// The URL's user is `joe`, his password `s3cret`.
 fn log_in(config: &mut SmtpConfig) {
-    config.credentials = Some(("joe".into(), Secret::new("s3cret".into())));
+    config.credentials = Some(("joe".into(), Secret::new("s3cret")));
 }
 
 fn code(sent: Sent) -> String {

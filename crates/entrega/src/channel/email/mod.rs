@@ -4,4 +4,6 @@
 
 pub mod message;
 pub mod smtp;
+#[cfg(feature = "ses")]
+pub mod ses;
 pub mod transport;
