@@ -9,6 +9,8 @@
 //! - [`settle`]: from the outcome to what becomes of it
 //! - [`upkeep`]: retention, dead letters that leave, replays
 //!
+//! Back from it: [`sns`] reads what SES tells later about the mails it took.
+//!
 //! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
 //! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
 
@@ -23,5 +25,6 @@ pub mod engine;
 pub mod intake;
 pub mod metrics;
 pub mod settle;
+pub mod sns;
 pub mod store;
 pub mod upkeep;
