@@ -3,6 +3,7 @@
 #[path = "sns/amazon.rs"]
 mod amazon;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use amazon::{Amazon, NOW, OTHER_TOPIC, TOPIC, moment, signed};
@@ -231,15 +232,30 @@ async fn a_failed_fetch_is_tried_again_with_the_next_message() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_has_passed_ends_the_fetch() {
+async fn a_fetch_that_hangs_ends_in_time_and_holds_up_nobody_whose_certificate_is_there() {
     let amazon = Amazon::start().await;
-    let message = signed(amazon.notification("x"), "2").to_string();
-    let deadline = amazon.clock.instant(amazon.clock.now());
-    let refused = amazon.sns().read(message.as_bytes(), deadline).await;
-    assert!(
-        matches!(&refused, Err(SnsError::Certificate { source: CertificateProblem::Call(error), .. }) if error.code() == "timeout"),
-        "{refused:?}"
-    );
+    let sns = amazon.sns();
+    let known = signed(amazon.notification("x"), "2");
+    assert!(amazon.read(&sns, &known).await.is_ok());
+
+    let hanging = signed(with(amazon.notification("x"), "SigningCertURL", amazon.url("/hang.pem")), "2").to_string();
+    let deadline = amazon.clock.instant(amazon.clock.now() + Duration::from_millis(100));
+    let hanging = async || {
+        let refused = sns.read(hanging.as_bytes(), deadline).await;
+        let Err(SnsError::Certificate { source: CertificateProblem::Call(error), .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(error.code(), "timeout");
+    };
+    let mut both = pin!(futures_util::future::join(hanging(), hanging()));
+    let read = tokio::select! {
+        biased;
+        _ = &mut both => panic!("the one that is known waited for those that hang"),
+        read = amazon.read(&sns, &known) => read,
+    };
+    assert!(read.is_ok());
+    both.await;
+    assert_eq!(amazon.hits(), ["/good.pem", "/hang.pem"], "the second waits for its turn, in vain");
 }
 
 #[tokio::test]

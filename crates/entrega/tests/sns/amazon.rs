@@ -46,7 +46,7 @@ pub struct Amazon {
 
 impl Amazon {
     /// Serves a certificate at `/good.pem`, one that has expired at `/old.pem`, one of tomorrow at `/new.pem`, and a
-    /// confirmation at `/confirm`.
+    /// confirmation at `/confirm`. At `/hang.pem` it never answers.
     pub async fn start() -> Amazon {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let certificates =
@@ -134,8 +134,13 @@ async fn serve(listener: TcpListener, hits: Arc<Mutex<Vec<String>>>, answers: An
             hits.lock().push(request.uri().path_and_query().unwrap().to_string());
             let known = answers.lock().iter().find(|(known, ..)| *known == path).cloned();
             let (_, status, body) = known.unwrap_or(("", 403, Bytes::new()));
-            let response = Response::builder().status(status).header("location", "/good.pem");
-            std::future::ready(response.body(Full::new(body)))
+            let is_hanging = path == "/hang.pem";
+            async move {
+                if is_hanging {
+                    std::future::pending::<()>().await;
+                }
+                Response::builder().status(status).header("location", "/good.pem").body(Full::new(body))
+            }
         });
         tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
