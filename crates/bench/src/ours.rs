@@ -15,7 +15,7 @@ use entrega::chance::Chance;
 use entrega::channel::Channel;
 use entrega::channel::http::HttpChannel;
 use entrega::clock::Clock;
-use entrega::engine::Engine;
+use entrega::engine::{Engine, Mail};
 use entrega::intake::NewJob;
 use entrega::metrics::Metrics;
 use entrega::store::Store;
@@ -78,6 +78,7 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() })?;
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Ok(Arc::new(Engine {
+        mail: Mail::default(),
         store,
         metrics: Metrics::new(lanes.keys()),
         channels: HashMap::from([("http".to_owned(), http)]),

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::email::{AUTH, SES_THROTTLES, SUPPRESSED};
+use crate::email::{AUTH, SES_AUTH, SES_THROTTLES, SUPPRESSED};
 use crate::outcome::{Facts, Outcome, Protocol};
 
 /// What an outcome means for its job.
@@ -179,6 +179,7 @@ fn email_rules() -> Vec<Rule> {
         smtp(Rule::status(&[one(500), one(550), one(554)], Permanent)),
         smtp(Rule::status(&[Statuses::range(400, 499)], Retry)),
         ses(Rule::code(&SES_THROTTLES, Retry)),
+        ses(Rule::code(&SES_AUTH, Retry)),
         ses(Rule::code(&["ServiceUnavailable", "InternalFailure", "RequestTimeout", "RequestTimeoutException"], Retry)),
         ses(Rule::code(
             &["MessageRejected", "MailFromDomainNotVerified", "MailFromDomainNotVerifiedException"],

@@ -157,14 +157,41 @@ pub const SES_THROTTLES: [&str; 5] =
     ["Throttling", "ThrottlingException", "TooManyRequestsException", "LimitExceededException", "RequestThrottled"];
 /// The code of a login that a server refused: not the mail's fault.
 pub const AUTH: &str = "auth";
+/// The names by which SES refuses a key: the operator's to mend, not the mail's end.
+pub const SES_AUTH: [&str; 9] = [
+    "AccessDeniedException",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "MissingAuthenticationTokenException",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+
+/// The codes of mails that cannot be sent as they are.
+const UNSENDABLE: [&str; 2] = ["invalid", "too_large"];
 
 impl MailRefusal {
+    /// A fault: no answer came.
+    pub fn fault(code: &str, message: impl Into<String>) -> MailRefusal {
+        MailRefusal { status: None, code: code.into(), enhanced: None, message: message.into() }
+    }
+
+    /// Whether it is our own, made before anybody was spoken with: it says nothing of a server.
+    pub fn is_ours(&self) -> bool {
+        let code = self.code.as_str();
+        UNSENDABLE.contains(&code) || SUPPRESSED.iter().any(|(suppressed, _)| *suppressed == code)
+    }
+
     /// What it is called.
     pub fn failure_code(&self, protocol: Protocol, verdict: Verdict) -> FailureCode {
         if let Some((_, code)) = SUPPRESSED.iter().find(|(code, _)| *code == self.code) {
             return *code;
         }
         match (protocol, self.status) {
+            (_, None) if UNSENDABLE.contains(&self.code.as_str()) => FailureCode::InvalidContent,
             (Protocol::Ses, _) if SES_THROTTLES.contains(&self.code.as_str()) => FailureCode::SesThrottle,
             (Protocol::Ses, Some(429)) => FailureCode::SesThrottle,
             (Protocol::Ses, _) if self.code == "MessageRejected" => FailureCode::InvalidContent,
@@ -299,8 +326,9 @@ impl Mailed {
             (Some(FailureCode::SesThrottle), _) => Lesson::Slower(None),
             (_, Some(421)) if self.protocol == Protocol::Smtp => Lesson::Down,
             (_, Some(500..)) if self.protocol == Protocol::Ses => Lesson::Down,
+            (_, Some(_)) if SES_AUTH.contains(&refusal.code.as_str()) => Lesson::Down,
             (_, Some(_)) => Lesson::Up,
-            (_, None) if SUPPRESSED.iter().any(|(code, _)| *code == refusal.code) => Lesson::Nothing,
+            (_, None) if refusal.is_ours() => Lesson::Nothing,
             (_, None) => Lesson::Down,
         }
     }
@@ -331,7 +359,7 @@ mod tests {
     }
 
     fn fault(code: &str) -> MailRefusal {
-        MailRefusal { status: None, code: code.into(), enhanced: None, message: "no".into() }
+        MailRefusal::fault(code, "no")
     }
 
     fn mailed(protocol: Protocol, refusals: Vec<Option<MailRefusal>>) -> Mailed {
@@ -375,6 +403,7 @@ mod tests {
             (Smtp, fault("connect"), Retry, InternalError, Lesson::Down),
             (Smtp, fault("tls"), Retry, InternalError, Lesson::Down),
             (Smtp, fault("timeout"), Retry, InternalError, Lesson::Down),
+            (Smtp, fault("invalid"), Permanent, InvalidContent, Lesson::Nothing),
             (Smtp, fault(AUTH), Retry, InternalError, Lesson::Down),
             (Smtp, fault("suppressed_bounce"), Permanent, BouncePermanent, Lesson::Nothing),
             (Ses, fault("suppressed_complaint"), Permanent, Complaint, Lesson::Nothing),
@@ -383,7 +412,8 @@ mod tests {
             (Ses, ses(503, "ServiceUnavailable"), Retry, SesError, Lesson::Down),
             (Ses, ses(400, "MessageRejected"), Permanent, InvalidContent, Lesson::Up),
             (Ses, ses(400, "MailFromDomainNotVerifiedException"), Permanent, SesError, Lesson::Up),
-            (Ses, ses(403, "SignatureDoesNotMatch"), Permanent, SesError, Lesson::Up),
+            (Ses, ses(403, "SignatureDoesNotMatch"), Retry, SesError, Lesson::Down),
+            (Ses, ses(404, "NotFoundException"), Permanent, SesError, Lesson::Up),
             (Ses, fault("connect"), Retry, SesError, Lesson::Down),
         ];
         for (protocol, refusal, verdict, code, lesson) in table {

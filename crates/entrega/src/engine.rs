@@ -4,16 +4,23 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use entrega_call::{AddressFilter, Client, ClientError};
+use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
+use entrega_core::email::Mailbox;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 
 use crate::chance::Chance;
 use crate::channel::Channel;
+use crate::channel::email::EmailChannel;
+#[cfg(feature = "ses")]
+use crate::channel::email::ses::SesTransport;
+use crate::channel::email::smtp::{SmtpConfig, SmtpTransport};
+use crate::channel::email::transport::Transport;
 use crate::channel::http::HttpChannel;
 use crate::clock::Clock;
-use crate::config::{Config, ConfigError, StoreKind};
+use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
 use crate::metrics::Metrics;
+use crate::sns::{Sns, SnsConfigError};
 use crate::store::local::{Disk, DiskError, HeapDisk, LocalStore, LsmDisk};
 use crate::store::redis::{RedisOpenError, RedisStore};
 use crate::store::{Store, StoreError};
@@ -34,6 +41,19 @@ pub struct Engine {
     pub channels: HashMap<String, Arc<dyn Channel>>,
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// What mails need beside a lane and a channel.
+    pub mail: Mail,
+}
+
+/// Who mails are from, whether they can leave, and how reports of them come in.
+#[derive(Default)]
+pub struct Mail {
+    /// Who a mail is from that does not say.
+    pub from: Option<Mailbox>,
+    /// Whether there is a transport.
+    pub has_transport: bool,
+    /// Reads what Amazon reports; `None` where no topic is listened to.
+    pub sns: Option<Sns>,
 }
 
 /// Why an engine could not be put together.
@@ -51,6 +71,38 @@ pub enum OpenError {
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up")]
     Client(#[from] ClientError),
+    /// The topics of SNS cannot be listened to.
+    #[error(transparent)]
+    Sns(#[from] SnsConfigError),
+    /// A way out for mails cannot be set up.
+    #[error("the transport '{name}' cannot be set up")]
+    Transport {
+        /// Which.
+        name: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The ways out for mails, in order.
+pub(crate) fn transports(config: &Config, clock: &Clock) -> Result<Vec<Box<dyn Transport>>, OpenError> {
+    let extra_ca_pem = config.client()?.extra_ca_pem;
+    let set_up = |transport: &TransportConfig| -> Result<Box<dyn Transport>, OpenError> {
+        let name = &transport.name;
+        match &transport.kind {
+            TransportKind::Smtp(smtp) => {
+                let smtp = SmtpConfig { extra_ca_pem: extra_ca_pem.clone(), ..smtp.clone() };
+                let failed = |source| OpenError::Transport { name: name.clone(), source: Box::new(source) };
+                Ok(Box::new(SmtpTransport::new(name, smtp).map_err(failed)?))
+            }
+            #[cfg(feature = "ses")]
+            TransportKind::Ses(ses) => {
+                let client = Client::new(ClientConfig { extra_ca_pem: extra_ca_pem.clone(), ..ses.client_config() })?;
+                Ok(Box::new(SesTransport::new(name, ses.clone(), client, clock.clone())))
+            }
+        }
+    };
+    config.mail.transports.iter().map(set_up).collect()
 }
 
 impl Engine {
@@ -64,13 +116,22 @@ impl Engine {
             StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
         };
         let client = Client::new(config.client()?)?;
-        let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
+        let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client.clone(), clock.clone()));
+        let transports = transports(config, &clock)?;
+        let listens = !config.mail.topics.is_empty();
+        let mail = Mail {
+            from: config.mail.from.clone(),
+            has_transport: !transports.is_empty(),
+            sns: listens.then(|| Sns::new(config.sns(), client, clock.clone())).transpose()?,
+        };
+        let email = EmailChannel::new(transports, store.clone(), clock.clone(), config.mail.domain.clone());
         Ok(Engine {
             store,
+            mail,
             chance: Chance::from_system(),
             metrics: Metrics::new(config.lanes.keys()),
             filter: config.filter(),
-            channels: HashMap::from([("http".to_owned(), http)]),
+            channels: HashMap::from([("http".to_owned(), http), ("email".to_owned(), Arc::new(email))]),
             lanes: config.lanes.clone(),
             clock,
         })

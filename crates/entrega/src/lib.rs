@@ -8,6 +8,7 @@
 //! - [`channel`]: how it leaves
 //! - [`settle`]: from the outcome to what becomes of it
 //! - [`upkeep`]: retention, dead letters that leave, replays
+//! - [`feedback`]: what is heard of a mail after it was sent, through [`sns`]
 //!
 //! Back from it: [`sns`] reads what SES tells later about the mails it took.
 //!
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod engine;
+pub mod feedback;
 pub mod intake;
 pub mod metrics;
 pub mod settle;

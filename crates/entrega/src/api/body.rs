@@ -4,6 +4,7 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -14,10 +15,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
 use super::problem::ApiError;
-use super::server::ServerLimits;
 
 /// The most levels of arrays and objects in a body.
 pub(super) const DEPTH_MAX: usize = 64;
@@ -28,15 +29,57 @@ pub(super) struct JsonBytes(pub(super) Bytes);
 /// A JSON body.
 pub(super) struct JsonBody<T>(pub(super) T);
 
+/// The same for a mail, whose files may make it large. Only so many large ones are in memory at once.
+pub(super) struct MailBytes {
+    pub(super) json: Bytes,
+    /// Held until the mail is stored.
+    pub(super) _room: Option<OwnedSemaphorePermit>,
+}
+
+/// The bytes of a body of any type, within the limits.
+pub(super) struct RawBytes(pub(super) Bytes);
+
 impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBytes, ApiError> {
         if !is_json(request.headers()) {
             return Err(ApiError::NotJson);
         }
-        let bytes = read(request.into_body(), &api.limits).await?;
+        let bytes = read(request.into_body(), api.limits.body_bytes_max, api.limits.body_timeout).await?;
         check_depth(&bytes)?;
         Ok(JsonBytes(bytes))
+    }
+}
+
+impl FromRequest<Arc<Api>> for RawBytes {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<RawBytes, ApiError> {
+        read(request.into_body(), api.limits.body_bytes_max, api.limits.body_timeout).await.map(RawBytes)
+    }
+}
+
+impl FromRequest<Arc<Api>> for MailBytes {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<MailBytes, ApiError> {
+        if !is_json(request.headers()) {
+            return Err(ApiError::NotJson);
+        }
+        let limits = &api.limits;
+        let body = request.into_body();
+        // A body that does not say how long it is may be as long as it likes.
+        let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= limits.body_bytes_max as u64);
+        let room = match is_small {
+            true => None,
+            false => {
+                let waiting = api.large_bodies.clone().acquire_owned();
+                let limit = limits.body_timeout;
+                let room = tokio::time::timeout(limit, waiting).await.map_err(|_| ApiError::BodyTimeout { limit })?;
+                Some(room.map_err(|_| ApiError::BodyBroken)?)
+            }
+        };
+        let json = read(body, limits.mail_bytes_max, limits.body_timeout).await?;
+        check_depth(&json)?;
+        Ok(MailBytes { json, _room: room })
     }
 }
 
@@ -57,12 +100,10 @@ fn is_json(headers: &HeaderMap) -> bool {
             && essence[essence.len() - "+json".len()..].eq_ignore_ascii_case("+json"))
 }
 
-async fn read(body: Body, limits: &ServerLimits) -> Result<Bytes, ApiError> {
-    let bytes_max = limits.body_bytes_max;
+async fn read(body: Body, bytes_max: usize, limit: Duration) -> Result<Bytes, ApiError> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(ApiError::BodyTooLarge { bytes_max });
     }
-    let limit = limits.body_timeout;
     tokio::time::timeout(limit, collect(body, bytes_max)).await.unwrap_or(Err(ApiError::BodyTimeout { limit }))
 }
 

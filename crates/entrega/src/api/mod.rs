@@ -5,17 +5,19 @@
 //! # Layout
 //! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
-//! - `jobs`, `submit`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `keys`, `health`: the calls, by noun
+//! - `jobs`, `submit`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
 mod body;
 mod dlq;
+mod emails;
 mod export;
 mod health;
 mod jobs;
 mod keys;
 mod lanes;
+mod mail_view;
 mod mask;
 mod openapi;
 mod page;
@@ -24,7 +26,9 @@ mod query;
 mod replays;
 mod schema;
 mod server;
+mod ses;
 mod submit;
+mod suppressions;
 mod tenants;
 
 use std::sync::Arc;
@@ -33,6 +37,7 @@ use axum::Router;
 use axum::routing::{delete, get, post, put};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::auth::{hash_key, new_key};
@@ -45,6 +50,8 @@ use crate::store::{ApiKey, KeyScope};
 
 /// The lane of a job that names none.
 const DEFAULT_LANE: &str = "http";
+/// The lane of mails.
+const MAIL_LANE: &str = "email:send";
 /// The tenant of whoever holds the admin key.
 const ADMIN_TENANT: &str = "default";
 
@@ -65,7 +72,10 @@ struct Api {
     admin: Arc<ApiKey>,
     open_metrics: bool,
     default_lane: LaneName,
+    mail_lane: LaneName,
     limits: ServerLimits,
+    /// Room for bodies that are larger than most.
+    large_bodies: Arc<Semaphore>,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,
 }
@@ -84,6 +94,8 @@ impl Api {
             admin: Arc::new(admin),
             open_metrics: state.open_metrics,
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
+            mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
+            large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
             limits,
             shutdown,
         }
@@ -103,6 +115,12 @@ fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}", get(jobs::show).delete(jobs::cancel))
         .route("/v1/jobs/{id}/unblock", post(jobs::unblock))
         .route("/v1/jobs/{id}/explain", get(jobs::explain))
+        .route("/v1/email/send", post(emails::send))
+        .route("/v1/emails", get(emails::list))
+        .route("/v1/emails/{id}", get(emails::show))
+        .route("/v1/suppressions", get(suppressions::list).post(suppressions::add))
+        .route("/v1/suppressions/{address}", delete(suppressions::remove))
+        .route("/v1/ses/notifications", post(ses::hear))
         .route("/v1/lanes", get(lanes::list))
         .route("/v1/lanes/{lane}/pause", post(lanes::pause))
         .route("/v1/lanes/{lane}/resume", post(lanes::resume))

@@ -9,7 +9,7 @@ use utoipa::openapi::{Content, Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
-use super::{dlq, export, health, jobs, keys, lanes, replays, submit, tenants};
+use super::{dlq, emails, export, health, jobs, keys, lanes, replays, ses, submit, suppressions, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,6 +20,8 @@ use super::{dlq, export, health, jobs, keys, lanes, replays, submit, tenants};
     ),
     paths(
         submit::submit, jobs::list, jobs::show, jobs::cancel, jobs::unblock, jobs::explain,
+        emails::send, emails::list, emails::show,
+        suppressions::list, suppressions::add, suppressions::remove, ses::hear,
         lanes::list, lanes::pause, lanes::resume,
         dlq::list, dlq::show, dlq::stats, export::export, dlq::replay, replays::start, dlq::discard,
         replays::list, replays::show,

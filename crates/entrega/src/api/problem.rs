@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::intake::Refusal;
+use crate::sns::SnsError;
 use crate::store::{ChangeError, KeyScope, StoreError};
 
 /// The content type of a problem document.
@@ -70,6 +71,10 @@ pub(super) enum ApiError {
     NoRoute,
     #[error("this path does not take this method; the Allow header lists those it takes")]
     MethodNotAllowed,
+    #[error("no transport for mails is configured; set SMTP_URL, or a url under [transports.main], and start again")]
+    NoTransport,
+    #[error("no topic of SNS is listened to; list it under [ses] topics, and start again")]
+    NoTopics,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("this call failed by a mistake of the server's own; its log says more")]
@@ -80,6 +85,8 @@ pub(super) enum ApiError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Change(#[from] ChangeError),
+    #[error(transparent)]
+    Sns(#[from] SnsError),
 }
 
 /// When to try again with a store that is gone or full: it comes back by itself.
@@ -100,6 +107,11 @@ const METHOD: Kind = (StatusCode::METHOD_NOT_ALLOWED, "urn:entrega:problem:metho
 const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "Not in a state for this");
 const KEY_REUSED: Kind =
     (StatusCode::UNPROCESSABLE_ENTITY, "urn:entrega:problem:key-reused", "The key was used for another request");
+const NO_TRANSPORT: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-transport", "No transport for mails is configured");
+const NOT_FETCHED: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:not-fetched", "What SNS points to could not be used");
+const UNTRUSTED: Kind = (StatusCode::FORBIDDEN, "urn:entrega:problem:untrusted", "The notification is not trusted");
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
@@ -137,6 +149,10 @@ impl ApiError {
             ApiError::NotJson => NOT_JSON,
             ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::Change(ChangeError::Unknown) => NOT_FOUND,
             ApiError::MethodNotAllowed => METHOD,
+            ApiError::NoTransport => NO_TRANSPORT,
+            // What could not be fetched may be there when SNS tries again.
+            ApiError::Sns(SnsError::Certificate { .. } | SnsError::Confirm { .. }) => NOT_FETCHED,
+            ApiError::NoTopics | ApiError::Sns(_) => UNTRUSTED,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,

@@ -45,6 +45,10 @@ pub struct ServerLimits {
     pub body_timeout: Duration,
     /// Bytes in a body.
     pub body_bytes_max: usize,
+    /// Bytes in a mail with its files.
+    pub mail_bytes_max: usize,
+    /// Bodies larger than `body_bytes_max` that are in memory at once; further ones wait.
+    pub large_bodies_max: usize,
     /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
 }
@@ -56,6 +60,8 @@ impl Default for ServerLimits {
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             body_bytes_max: 1 << 20,
+            mail_bytes_max: 14 << 20,
+            large_bodies_max: 16,
             drain_timeout: Duration::from_secs(10),
         }
     }

@@ -34,7 +34,7 @@ use crate::intake::{self, NewJob, OnceKey, Refusal};
 const JOBS_MAX: usize = 1000;
 const JSON: &str = "application/json";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// A job to make.
 #[derive(Deserialize, ToSchema)]
@@ -85,7 +85,7 @@ pub(super) struct RequestWish {
 
 /// Headers in the order of the JSON object, repeats included.
 #[derive(Default)]
-struct Headers(Vec<(String, String)>);
+pub(super) struct Headers(pub(super) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Headers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Headers, D::Error> {
@@ -209,7 +209,7 @@ pub(super) async fn submit(
 }
 
 /// The key that makes the request happen once, where the caller gave one.
-fn once_key(headers: &HeaderMap, json: &[u8]) -> Result<Option<OnceKey>, ApiError> {
+pub(super) fn once_key(headers: &HeaderMap, json: &[u8]) -> Result<Option<OnceKey>, ApiError> {
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     // A value that is no text keeps no rule either.
     Ok(Some(OnceKey::new(key.to_str().unwrap_or_default(), json)?))

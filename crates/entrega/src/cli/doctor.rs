@@ -18,10 +18,13 @@ use super::settings;
 use super::target::Target;
 use crate::clock::Clock;
 use crate::config::{Config, StoreKind};
+use crate::engine::transports;
 use crate::store::redis::{self, Pulse};
 
 /// Files beside connections: the store's tables, logs, the listener.
 const FILES_BESIDE: u64 = 256;
+/// A server for mails that has not answered by then is taken for dead.
+const PROBE_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 /// A clock before this is not set.
 const CLOCK_MIN: Time = Time::from_millis(1_735_689_600_000);
 /// A clock after this is wrong.
@@ -78,6 +81,7 @@ pub(super) async fn run(args: &ConfigArgs, connection: &Connection, out: &mut Ou
         checks.extend(check_redis(config).await);
         checks.push(check_files(config));
         checks.extend(check_certificates(config));
+        checks.extend(check_transports(config).await);
     }
     checks.push(check_clock(Clock::system().now()));
     let data = config.as_ref().map_or(Path::new("entrega-data"), |config| &config.store.data);
@@ -96,6 +100,29 @@ fn print(checks: &[Check], out: &mut Out) -> Result<(), CliError> {
         0 => Ok(()),
         failed => Err(CliError::Unhealthy { failed, total: checks.len() }),
     }
+}
+
+/// The ways out for mails: whether a server answers on each.
+async fn check_transports(config: &Config) -> Vec<Check> {
+    const NAME: &str = "mail";
+    let clock = Clock::system();
+    let transports = match transports(config, &clock) {
+        Ok(transports) if transports.is_empty() => {
+            return vec![check(NAME, Mark::Info, "no transport; SMTP_URL, or a url under [transports.main], sets one")];
+        }
+        Ok(transports) => transports,
+        Err(error) => return vec![check(NAME, Mark::Fail, CliError::from(error).to_string())],
+    };
+    let mut checks = Vec::new();
+    for transport in transports {
+        let seen = transport.probe(clock.instant(clock.now() + PROBE_MAX)).await;
+        let name = clean(transport.name());
+        checks.push(match seen {
+            Ok(seen) => check(NAME, Mark::Ok, format!("{name} {seen}")),
+            Err(refusal) => check(NAME, Mark::Fail, format!("{name}: {}", clean(&refusal.reason()))),
+        });
+    }
+    checks
 }
 
 /// The data directory: there, ours to write, with room on its disk.

@@ -118,6 +118,8 @@ impl From<OpenError> for CliError {
             OpenError::Disk(error) => CliError::Store(error.to_string()),
             OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Client(error) => CliError::failed(error),
+            OpenError::Sns(error) => CliError::failed(error),
+            OpenError::Transport { .. } => CliError::failed(error),
         }
     }
 }

@@ -91,6 +91,10 @@ fn announce(config: &Config, address: std::net::SocketAddr, new_key: Option<&str
     if let Some(key) = new_key {
         eprintln!("Admin key, shown this once and kept in {}:\n  {key}", config.admin_key_file().display());
     }
+    if !config.mail.transports.is_empty() {
+        let names: Vec<&str> = config.mail.transports.iter().map(|transport| transport.name.as_str()).collect();
+        eprintln!("Mails leave through {}", names.join(", then "));
+    }
     if config.outbound.allow_http || !config.outbound.allow_networks.is_empty() {
         let networks = config.outbound.allow_networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         eprintln!(

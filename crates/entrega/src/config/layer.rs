@@ -93,11 +93,14 @@ pub(super) fn from_variable(name: &str, text: &str) -> Result<Option<Table>, Con
     if text.is_empty() {
         return Ok(None);
     }
-    let mut keys = path.rsplit(SEPARATOR).map(str::to_ascii_lowercase);
+    let keys: Vec<String> = path.split(SEPARATOR).map(str::to_ascii_lowercase).collect();
     let value = text.parse::<Value>().unwrap_or_else(|_| Value::from(text));
-    let mut layer = Table::from_iter(keys.next().map(|key| (key, value)));
-    for key in keys {
-        layer = Table::from_iter([(key, Value::Table(layer))]);
-    }
-    Ok(Some(layer))
+    Ok(Some(at(&keys.iter().map(String::as_str).collect::<Vec<_>>(), value)))
+}
+
+/// A layer with one value.
+pub(super) fn at(path: &[&str], value: Value) -> Table {
+    let (last, tables) = path.split_last().expect("a path names a key");
+    let leaf = Table::from_iter([((*last).to_owned(), value)]);
+    tables.iter().rev().fold(leaf, |layer, key| Table::from_iter([((*key).to_owned(), Value::Table(layer))]))
 }

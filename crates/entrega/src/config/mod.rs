@@ -6,13 +6,14 @@
 //! - `defaults.toml`: every key with its default, built in; also the reference
 //! - `source`: the places; `layer`: merged into one table
 //! - `section`: reading a table, refusing what is unknown or does not fit
-//! - `lane`: the policies
+//! - `lane`: the policies; `mail`: the ways out of mails
 //! - `print`: the way back to text
 //! - `error`: what can be wrong
 
 mod error;
 mod lane;
 mod layer;
+mod mail;
 mod print;
 mod section;
 mod source;
@@ -31,9 +32,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tracing_subscriber::EnvFilter;
 
 pub use self::error::{ConfigError, Origin};
+pub use self::mail::{MailConfig, TransportConfig, TransportKind};
 pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
+use crate::sns::SnsConfig;
 use crate::store::local::LocalOptions;
 use crate::store::redis::{self, RedisOptions, TimeOf};
 
@@ -165,6 +168,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// Where calls may go.
     pub outbound: OutboundConfig,
+    /// How mails leave.
+    pub mail: MailConfig,
     /// What is written down.
     pub log: LogConfig,
     /// How it ends.
@@ -184,6 +189,12 @@ impl Config {
             server: read_server(root.get_default("server")?.section()?)?,
             store: read_store(root.get_default("store")?.section()?)?,
             outbound: read_outbound(root.get_default("outbound")?.section()?)?,
+            mail: mail::read(
+                root.get_default("email")?.section()?,
+                root.get_default("transports")?.section()?,
+                root.get_default("ses")?.section()?,
+                &sources.env,
+            )?,
             log: read_log(root.get_default("log")?.section()?)?,
             shutdown: read_shutdown(root.get_default("shutdown")?.section()?)?,
             lanes: read_lanes(root.get_default("lanes")?.section()?)?,
@@ -236,6 +247,11 @@ impl Config {
             idle_per_host_max: self.outbound.idle_connections_per_host,
             ..ClientConfig::default()
         })
+    }
+
+    /// Whose reports of mails are heard.
+    pub fn sns(&self) -> SnsConfig {
+        SnsConfig { topics: self.mail.topics.clone(), certificate_hosts: self.mail.certificate_hosts.clone() }
     }
 
     /// How the local store is set up.

@@ -23,6 +23,15 @@ impl Config {
             ("server".to_owned(), Value::Table(self.server_table())),
             ("store".to_owned(), Value::Table(self.store_table())),
             ("outbound".to_owned(), Value::Table(self.outbound_table())),
+            ("email".to_owned(), Value::Table(self.email_table())),
+            ("transports".to_owned(), Value::Table(self.transports_table())),
+            (
+                "ses".to_owned(),
+                keys([
+                    ("topics", Value::from(self.mail.topics.clone())),
+                    ("certificate_hosts", Value::from(self.mail.certificate_hosts.clone())),
+                ]),
+            ),
             (
                 "log".to_owned(),
                 keys([
@@ -64,6 +73,35 @@ impl Config {
         ])
     }
 
+    fn email_table(&self) -> Table {
+        let mail = &self.mail;
+        let names: Vec<&str> = mail.transports.iter().map(|transport| transport.name.as_str()).collect();
+        let mut table = table([("transports", Value::from(names))]);
+        if let Some(from) = &mail.from {
+            let text = match &from.name {
+                Some(name) => format!("\"{}\" <{}>", name.replace('\\', "\\\\").replace('"', "\\\""), from.address),
+                None => from.address.clone(),
+            };
+            table.insert("from".into(), Value::from(text));
+        }
+        if let Some(domain) = &mail.domain {
+            table.insert("domain".into(), Value::from(domain.as_str()));
+        }
+        table
+    }
+
+    fn transports_table(&self) -> Table {
+        let transports = self.mail.transports.iter().map(|transport| {
+            let keys = keys([
+                ("url", Value::from(transport_url(transport.url.reveal()))),
+                ("allow_plain_auth", Value::from(transport.allow_plain_auth)),
+                ("idle_connections", number(transport.idle_connections)),
+            ]);
+            (transport.name.clone(), keys)
+        });
+        transports.collect()
+    }
+
     fn outbound_table(&self) -> Table {
         let outbound = &self.outbound;
         let networks: Vec<String> = outbound.allow_networks.iter().map(ToString::to_string).collect();
@@ -77,6 +115,14 @@ impl Config {
             table.insert("ca_file".into(), Value::from(file.to_string_lossy().as_ref()));
         }
         table
+    }
+}
+
+/// The address of a transport with its login hidden.
+fn transport_url(url: &str) -> String {
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, rest)) => format!("{scheme}://***:***@{rest}"),
+        None => url.to_owned(),
     }
 }
 

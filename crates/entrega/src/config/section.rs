@@ -113,6 +113,12 @@ impl<'a> Given<'a> {
         ConfigError::BadValue { key: self.path.clone(), origin: self.origin(), value, right: right.into() }
     }
 
+    /// The same for a value that may hold a password even where it is not well formed.
+    pub(super) fn hidden_must_be(&self, right: impl Into<String>) -> ConfigError {
+        let value = "\"…\"".to_owned();
+        ConfigError::BadValue { key: self.path.clone(), origin: self.origin(), value, right: right.into() }
+    }
+
     /// A table.
     pub(super) fn section(self) -> Result<Section<'a>, ConfigError> {
         match self.value {

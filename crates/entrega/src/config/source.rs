@@ -71,6 +71,9 @@ impl ConfigSources {
     }
 }
 
+/// Names that are known outside of Entrega, and the key that each stands for.
+const PLAIN_NAMES: [(&str, &[&str]); 1] = [("SMTP_URL", &["transports", "main", "url"])];
+
 /// Puts the layers together.
 pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
     let mut layers = Layers::default();
@@ -85,6 +88,12 @@ pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
     for (name, text) in env {
         if let Some(layer) = layer::from_variable(name, text)? {
             layers.add(layer, &Origin::Env(name.clone()));
+        }
+    }
+    for (name, path) in PLAIN_NAMES {
+        let given = sources.env.iter().find(|(given, text)| given == name && !text.is_empty());
+        if let Some((_, text)) = given {
+            layers.add(layer::at(path, Value::from(text.as_str())), &Origin::Env(name.to_owned()));
         }
     }
     for (flag, section, key, value) in flags(&sources.options) {

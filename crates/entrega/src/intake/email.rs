@@ -218,7 +218,7 @@ fn check_attachment(at: &str, wish: AttachmentWish) -> Result<Attachment, Refusa
     }
     let content = BASE64.decode(&wish.content_base64).map_err(|error| {
         let rule = "use the standard alphabet (A-Z a-z 0-9 + /), without spaces or line breaks";
-        Refusal::invalid(format!("{at}.contentBase64"), format!("not base64 ({error}); {rule}"))
+        Refusal::invalid(format!("{at}.content"), format!("not base64 ({error}); {rule}"))
     })?;
     Ok(Attachment { filename: wish.filename, content_type, content: Body(content.into()), content_id: wish.content_id })
 }

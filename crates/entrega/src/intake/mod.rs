@@ -182,14 +182,17 @@ impl Engine {
     fn name(&self, tenant: &TenantName, wish: NewJob) -> Result<Job, Refusal> {
         let policy = self.policy(&wish.lane)?;
         check(&wish)?;
+        check_channel(&wish, &policy)?;
         if let Payload::Http(request) = &wish.payload {
             check_request(&self.filter, request)?;
         }
         let now = self.clock.now();
         let due_at = now + wish.delay;
         let ttl = lifetime(&wish, &policy);
+        let id = self.chance.job_id(now);
+        let is_mail = matches!(wish.payload, Payload::Email(_));
         Ok(Job {
-            id: self.chance.job_id(now),
+            id: if is_mail { id.of_mail() } else { id },
             lane: wish.lane,
             tenant: tenant.clone(),
             priority: wish.priority,
@@ -236,6 +239,20 @@ impl Engine {
 
 fn lifetime(wish: &NewJob, policy: &LanePolicy) -> Option<Duration> {
     wish.ttl.or(policy.ttl)
+}
+
+/// A lane takes what its channel can send.
+fn check_channel(wish: &NewJob, policy: &LanePolicy) -> Result<(), Refusal> {
+    let (takes_mails, lane) = (policy.channel == "email", &wish.lane);
+    match &wish.payload {
+        Payload::Http(_) if takes_mails => {
+            Err(Refusal::invalid("lane", format!("'{lane}' takes mails; send one with POST /v1/email/send")))
+        }
+        Payload::Email(_) if !takes_mails => {
+            Err(Refusal::invalid("lane", format!("'{lane}' does not take mails: its channel is '{}'", policy.channel)))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(wish: &NewJob) -> Result<(), Refusal> {

@@ -195,6 +195,7 @@ mod tests {
         let retention = Duration::from_hours(1);
         let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
         Engine {
+            mail: crate::engine::Mail::default(),
             store: Arc::new(LocalStore::open(Box::new(disk), clock.clone(), options).unwrap()),
             clock: clock.clone(),
             chance: Chance::from_seed(7),

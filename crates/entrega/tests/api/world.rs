@@ -9,7 +9,7 @@ use bytes::Bytes;
 use entrega::api::{ApiState, ServerLimits, hash_key, serve};
 use entrega::chance::Chance;
 use entrega::clock::Clock;
-use entrega::engine::Engine;
+use entrega::engine::{Engine, Mail};
 use entrega::metrics::Metrics;
 use entrega::settle::Attempted;
 use entrega::store::local::{HeapDisk, LocalOptions, LocalStore};
@@ -83,9 +83,16 @@ fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
     let tiny = LanePolicy { capacity: 1, ..LanePolicy::http() };
     let once = Retry { attempts: 1, ..LanePolicy::http().retry };
     let stuck = LanePolicy { on_exhausted: OnExhausted::Blocked, retry: once, ..LanePolicy::http() };
-    [("http", LanePolicy::http()), ("tiny", tiny), ("stuck", stuck), ("paced", LanePolicy::proxy())]
-        .map(|(name, policy)| (LaneName::new(name).unwrap(), Arc::new(policy)))
-        .into()
+    let mail = LanePolicy::email();
+    [
+        ("http", LanePolicy::http()),
+        ("tiny", tiny),
+        ("stuck", stuck),
+        ("paced", LanePolicy::proxy()),
+        ("email:send", mail),
+    ]
+    .map(|(name, policy)| (LaneName::new(name).unwrap(), Arc::new(policy)))
+    .into()
 }
 
 pub fn engine(clock: &Clock) -> Engine {
@@ -93,6 +100,7 @@ pub fn engine(clock: &Clock) -> Engine {
         LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
+        mail: Mail { has_transport: true, ..Mail::default() },
         store: Arc::new(store),
         clock: clock.clone(),
         chance: Chance::from_seed(7),
@@ -164,6 +172,14 @@ impl World {
             "request": {"url": "https://example.com/orders", "body": {"n": 1}},
         });
         self.post("/v1/jobs", ADMIN, body).await.expect(201)["jobId"].as_str().unwrap().to_owned()
+    }
+
+    /// A mail that waits, by its id.
+    pub async fn mail(&self, tenant: &str) -> String {
+        let body = json!({
+            "tenant": tenant, "from": "shop@example.com", "to": "ann@example.com", "subject": "Hello", "text": "Hello!",
+        });
+        self.post("/v1/email/send", ADMIN, body).await.expect(201)["outboxId"].as_str().unwrap().to_owned()
     }
 
     /// A dead letter: a job that the destination answered with 404.

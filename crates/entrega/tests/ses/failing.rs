@@ -51,7 +51,7 @@ const ERRORS: &[Row] = &[
     ("400 Bad Request", None, r#"{"__type":"com.amazonaws.sesv2#AccountSuspendedException","Message":"Suspended"}"#,
         400, "AccountSuspendedException", Verdict::Permanent, FailureCode::SesError, "Suspended"),
     ("403 Forbidden", Some("SignatureDoesNotMatch"), r#"{"message":"Signature expired: 20261115T120000Z"}"#,
-        403, "SignatureDoesNotMatch", Verdict::Permanent, FailureCode::SesError, "Signature expired: 20261115T120000Z"),
+        403, "SignatureDoesNotMatch", Verdict::Retry, FailureCode::SesError, "Signature expired: 20261115T120000Z"),
     ("413 Payload Too Large", None, "",
         413, "http_413", Verdict::Permanent, FailureCode::SesError, "Payload Too Large"),
 ];

@@ -21,7 +21,7 @@ const PYTHON_VARIABLE: &str = "ENTREGA_PYTHON";
 
 /// Whether this run goes without it, because no Python with aiosmtpd could be had; a test that needs it then returns.
 pub fn is_left_out() -> bool {
-    is_without("aiosmtpd")
+    is_without("python")
 }
 
 /// Whether this run goes without a tool of this name.
@@ -62,7 +62,12 @@ pub struct SmtpServer {
 
 impl SmtpServer {
     /// Starts one. Where the script asks for `tls`, it gets a certificate of an authority of its own.
-    pub fn start(mut script: Value) -> SmtpServer {
+    pub fn start(script: Value) -> SmtpServer {
+        SmtpServer::start_on(0, script)
+    }
+
+    /// On this port, where one of these ran before; 0 for any.
+    pub fn start_on(port: u16, mut script: Value) -> SmtpServer {
         let folder = tempfile::tempdir().unwrap();
         if script.get("tls").is_some() {
             certify(folder.path(), &mut script);
@@ -73,6 +78,7 @@ impl SmtpServer {
         let mut process = Command::new(python())
             .arg(program)
             .arg(folder.path())
+            .arg(port.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)

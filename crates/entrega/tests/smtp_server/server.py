@@ -1,6 +1,6 @@
 """A real SMTP server (aiosmtpd) that misbehaves as it is told, and writes down what it was sent.
 
-Arguments: a folder. In it, `script.json` says how to behave; it is read again before every command, so that it can be
+Arguments: a folder, and a port (0 for any). In the folder, `script.json` says how to behave; it is read again before every command, so that it can be
 replaced while the server runs. Connections, commands and mails go to `journal.jsonl`, one JSON object a line, each
 written before it is answered. The port is printed on the first line of standard output. It ends when its standard
 input does: with whoever started it.
@@ -192,7 +192,7 @@ async def serve():
             chosen.update(tls_context=context, require_starttls=wanted["tls"] == "required")
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(
-        lambda: Server(handler, loop=loop, **chosen), "127.0.0.1", 0, ssl=implicit, backlog=512
+        lambda: Server(handler, loop=loop, **chosen), "127.0.0.1", int(sys.argv[2]), ssl=implicit, backlog=512
     )
     print(listening.sockets[0].getsockname()[1], flush=True)
     await listening.serve_forever()

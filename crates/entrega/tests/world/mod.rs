@@ -11,7 +11,7 @@ use entrega::channel::Channel;
 use entrega::channel::http::HttpChannel;
 use entrega::clock::Clock;
 use entrega::dispatch::RunError;
-use entrega::engine::Engine;
+use entrega::engine::{Engine, Mail};
 use entrega::intake::NewJob;
 use entrega::metrics::Metrics;
 use entrega::store::JobView;
@@ -168,6 +168,7 @@ pub fn engine(parts: Parts) -> Arc<Engine> {
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() }).unwrap();
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Arc::new(Engine {
+        mail: Mail::default(),
         store: Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap()),
         metrics: Metrics::new(lanes.keys()),
         channels: HashMap::from([("http".to_owned(), parts.channel.unwrap_or(http))]),

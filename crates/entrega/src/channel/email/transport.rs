@@ -51,4 +51,6 @@ pub trait Transport: Send + Sync + 'static {
     fn protocol(&self) -> Protocol;
     /// Hands a mail over, and ends by the deadline.
     async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Sent;
+    /// Whether it could be used now, found out without a mail; what was seen, in words.
+    async fn probe(&self, deadline: Instant) -> Result<&'static str, MailRefusal>;
 }

@@ -88,6 +88,10 @@ impl Transport for SesTransport {
         let Tally { refusals, message_id, ambiguous } = tally;
         Sent::Answered { refusals, message_id, ambiguous }
     }
+
+    async fn probe(&self, _: Instant) -> Result<&'static str, MailRefusal> {
+        Ok("is asked when there is a mail, not before")
+    }
 }
 
 /// What the calls for one mail came to so far.

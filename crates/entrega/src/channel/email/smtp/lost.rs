@@ -36,7 +36,9 @@ pub(super) enum Lost {
     TlsRefused(Reply),
     #[error("the server sent more before encryption began; somebody may be in between")]
     TlsInjected,
-    #[error("no encryption with {host}: {source}")]
+    #[error(
+        "no encryption with {host}: {source} (outbound.ca_file names certificates to trust; tls=never goes without)"
+    )]
     Tls { host: String, source: io::Error },
     #[error("the server refused the login: {} {}", .0.code, .0.text())]
     Login(Reply),

@@ -25,6 +25,7 @@ mod wire;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use entrega_core::email::MailRefusal;
 use entrega_core::outcome::Protocol;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -127,5 +128,13 @@ impl Transport for SmtpTransport {
         let mut progress = Progress::new(mail.recipients.len());
         let ended = timeout_at(limit, self.deliver(mail, &mut progress)).await;
         progress.sent(ended.unwrap_or(Err(Lost::Timeout)))
+    }
+
+    async fn probe(&self, deadline: Instant) -> Result<&'static str, MailRefusal> {
+        let opened = timeout_at(deadline, self.server.open()).await.unwrap_or(Err(Lost::Timeout));
+        let mut connection = opened.map_err(|lost| lost.refusal())?;
+        // A farewell that fails leaves nothing undone: the connection goes either way.
+        let _ = timeout(TIDYING_MAX, connection.wire.close()).await;
+        Ok("answers, and takes the login where there is one")
     }
 }
