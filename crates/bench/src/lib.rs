@@ -9,8 +9,8 @@
 //! `frame` holds what the rows of a run share. `sink` is where requests end,
 //! `load` where they come from. `bare`, `append` and `bullmq` (on `redis`) are
 //! the peers; `ours` is Entrega, measured by `drain` (embedded and on the same
-//! `redis`), `intake`, `http_intake`, `choose`, `latency` and `hoard`. `rate` and
-//! `report` are the figures, `machine` says where they were seen, `process` keeps
+//! `redis`), `intake`, `http_intake`, `choose`, `latency`, `hoard` and `smtp` (beside
+//! Postfix's source). `rate` and `report` are the figures, `machine` says where they were seen, `process` keeps
 //! the children.
 #![expect(clippy::disallowed_methods, reason = "to measure is to read the clock; nothing here is simulated")]
 
@@ -32,3 +32,4 @@ pub mod rate;
 pub mod redis;
 pub mod report;
 pub mod sink;
+pub mod smtp;

@@ -13,6 +13,7 @@ use entrega_bench::frame::{self, Frame, progress};
 use entrega_bench::load::Load;
 use entrega_bench::machine::Machine;
 use entrega_bench::report::{Report, Row, Target};
+use entrega_bench::smtp::MailSink;
 use entrega_bench::{choose, hoard, http_intake, intake, latency, sink};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -89,6 +90,8 @@ enum Which {
     Latency,
     /// A million waiting jobs: memory, and the time to start
     Hoard,
+    /// Mails to Postfix's sink, 20 connections
+    Smtp,
     // Last, because Redis goes on rewriting its files long after BullMQ is done.
     /// BullMQ's worker against the sink
     Bullmq,
@@ -171,6 +174,7 @@ async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
         Which::Choose => Ok(choose()),
         Which::Latency => latency(frame).await,
         Which::Hoard => hoard(frame).await,
+        Which::Smtp => smtp(frame).await,
     }
 }
 
@@ -225,6 +229,20 @@ async fn hoard(frame: &Frame) -> Result<Vec<Row>> {
             .target(Target::AtMost(3.0))
             .note(&note),
     ])
+}
+
+async fn smtp(frame: &Frame) -> Result<Vec<Row>> {
+    let (name, mails) = ("mails over SMTP, 20 connections", frame.count(20_000));
+    let sink = match MailSink::start().await {
+        Ok(sink) => sink,
+        Err(error) => return Ok(vec![Row::unavailable(name, &format!("no Postfix: {error:#}"))]),
+    };
+    progress(&format!("smtp-source, {mails} mails"));
+    let source = sink.source(mails, frame::LIMIT).await?.per_second();
+    progress(&format!("{name}, {mails} mails"));
+    let folder = frame.scratch("smtp")?;
+    let row = Row::new(name, "mails/s", sink.ours(folder.path(), mails, frame::LIMIT).await?.per_second());
+    Ok(vec![row.against("smtp-source", source).target(Target::RatioAtLeast(0.5))])
 }
 
 fn choose() -> Vec<Row> {
