@@ -51,7 +51,13 @@ pub enum CallError {
         #[source]
         source: Cause,
     },
-    /// The deadline, or the limit for connecting, passed before the whole answer was there.
+    /// The limit for connecting passed; nothing was sent.
+    #[error("no connection to {host} in time")]
+    ConnectTimeout {
+        /// The host of the URL.
+        host: String,
+    },
+    /// The deadline passed before the whole answer was there.
     #[error("no whole answer in time")]
     Timeout,
     /// The connection was lost, or the answer was not HTTP, after sending had begun.
@@ -89,7 +95,7 @@ impl CallError {
             Self::Forbidden(_) => "forbidden_address",
             Self::Connect { .. } => "connect",
             Self::Tls { .. } => "tls",
-            Self::Timeout => "timeout",
+            Self::ConnectTimeout { .. } | Self::Timeout => "timeout",
             Self::Aborted { .. } => "aborted",
             Self::BadRequest(_) => "bad_request",
         }

@@ -64,7 +64,7 @@ impl Service<Uri> for Connector {
             match timeout(limit, connecting).await {
                 Ok(Ok(stream)) => Ok(stream),
                 Ok(Err(error)) => Err(classify(host, error)),
-                Err(_elapsed) => Err(CallError::Timeout),
+                Err(_elapsed) => Err(CallError::ConnectTimeout { host }),
             }
         })
     }

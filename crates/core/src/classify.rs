@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::email::{AUTH, SES_AUTH, SES_THROTTLES, SUPPRESSED};
+use crate::email::{AUTH, SES_SHUT, SES_THROTTLES, SUPPRESSED, TURNED_AWAY};
 use crate::outcome::{Facts, Outcome, Protocol};
 
 /// What an outcome means for its job.
@@ -174,18 +174,18 @@ fn email_rules() -> Vec<Rule> {
     let (smtp, ses) = (|rule: Rule| rule.only(Protocol::Smtp), |rule: Rule| rule.only(Protocol::Ses));
     vec![
         Rule::code(&SUPPRESSED.map(|(code, _)| code), Permanent),
-        Rule::code(&[&NETWORK[..], &[AUTH, "crashed"]].concat(), Retry),
+        Rule::code(&[&NETWORK[..], &[AUTH, TURNED_AWAY, "crashed"]].concat(), Retry),
         smtp(Rule::status(&[one(421), Statuses::range(450, 452)], Retry)),
         smtp(Rule::status(&[one(500), one(550), one(554)], Permanent)),
         smtp(Rule::status(&[Statuses::range(400, 499)], Retry)),
         ses(Rule::code(&SES_THROTTLES, Retry)),
-        ses(Rule::code(&SES_AUTH, Retry)),
+        ses(Rule::code(&SES_SHUT, Retry)),
         ses(Rule::code(&["ServiceUnavailable", "InternalFailure", "RequestTimeout", "RequestTimeoutException"], Retry)),
         ses(Rule::code(
             &["MessageRejected", "MailFromDomainNotVerified", "MailFromDomainNotVerifiedException"],
             Permanent,
         )),
-        ses(Rule::status(&[one(408), one(429), Statuses::range(500, 599)], Retry)),
+        ses(Rule::status(&[one(403), one(408), one(429), Statuses::range(500, 599)], Retry)),
         Rule::always(Permanent),
     ]
 }

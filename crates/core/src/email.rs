@@ -157,16 +157,16 @@ pub const SES_THROTTLES: [&str; 5] =
     ["Throttling", "ThrottlingException", "TooManyRequestsException", "LimitExceededException", "RequestThrottled"];
 /// The code of a login that a server refused: not the mail's fault.
 pub const AUTH: &str = "auth";
-/// The names by which SES refuses a key: the operator's to mend, not the mail's end.
-pub const SES_AUTH: [&str; 9] = [
-    "AccessDeniedException",
+/// The code of a server that turned us away before a mail was spoken of: the operator's to mend as well.
+pub const TURNED_AWAY: &str = "turned_away";
+/// The names by which SES shuts an account or refuses a key with something else than 403: the operator's to mend, not the
+/// mail's end.
+pub const SES_SHUT: [&str; 6] = [
+    "AccountSuspendedException",
+    "SendingPausedException",
     "ExpiredToken",
     "ExpiredTokenException",
     "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "MissingAuthenticationTokenException",
-    "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 ];
 
@@ -217,6 +217,21 @@ impl MailRefusal {
         }
     }
 
+    /// What it says about whoever said it. A refused recipient comes from a healthy server.
+    pub fn lesson(&self, protocol: Protocol) -> Lesson {
+        let code = self.code.as_str();
+        match (protocol, self.status) {
+            (_, None) if self.is_ours() => Lesson::Nothing,
+            (_, None) => Lesson::Down,
+            (Protocol::Ses, _) if SES_THROTTLES.contains(&code) => Lesson::Slower(None),
+            (Protocol::Ses, Some(429)) => Lesson::Slower(None),
+            (Protocol::Ses, Some(403 | 500..)) => Lesson::Down,
+            (Protocol::Ses, _) if SES_SHUT.contains(&code) => Lesson::Down,
+            (Protocol::Smtp, Some(421)) => Lesson::Down,
+            (_, Some(_)) => Lesson::Up,
+        }
+    }
+
     /// `550 5.1.1 No such user`.
     pub fn reason(&self) -> String {
         match (self.status, &self.enhanced) {
@@ -245,19 +260,30 @@ pub struct Recipient {
     pub address: String,
     /// What that means; the rules say.
     pub verdict: Verdict,
+    /// What it is called, if it was not taken.
+    pub code: Option<FailureCode>,
     /// Why it was not taken; `None` if it was.
     pub refusal: Option<MailRefusal>,
+    /// Whether this attempt tried it; if not, this is what an earlier one found.
+    pub tried: bool,
 }
 
 impl Recipient {
     /// A server took it over.
     pub fn accepted(address: &str) -> Recipient {
-        Recipient { address: address.to_owned(), verdict: Verdict::Success, refusal: None }
+        let address = address.to_owned();
+        Recipient { address, verdict: Verdict::Success, code: None, refusal: None, tried: true }
+    }
+
+    /// The same, found by an earlier attempt.
+    pub fn settled_before(self) -> Recipient {
+        Recipient { tried: false, ..self }
     }
 
     /// It was not taken; what that means is judged later.
     pub fn refused(address: &str, refusal: MailRefusal) -> Recipient {
-        Recipient { address: address.to_owned(), verdict: Verdict::Retry, refusal: Some(refusal) }
+        let address = address.to_owned();
+        Recipient { address, verdict: Verdict::Retry, code: None, refusal: Some(refusal), tried: true }
     }
 }
 
@@ -280,9 +306,10 @@ pub struct Mailed {
 impl Mailed {
     /// Says what each refusal means.
     pub fn judge(&mut self, rules: &[Rule]) {
-        for recipient in self.recipients.iter_mut().filter(|recipient| recipient.verdict == Verdict::Retry) {
+        for recipient in self.recipients.iter_mut().filter(|recipient| recipient.tried) {
             if let Some(refusal) = &recipient.refusal {
                 recipient.verdict = classify_facts(rules, &refusal.facts(self.protocol));
+                recipient.code = Some(refusal.failure_code(self.protocol, recipient.verdict));
             }
         }
     }
@@ -306,7 +333,7 @@ impl Mailed {
 
     /// What it is called.
     pub fn failure_code(&self) -> Option<FailureCode> {
-        self.decisive().map(|(recipient, refusal)| refusal.failure_code(self.protocol, recipient.verdict))
+        self.decisive().map(|(recipient, _)| recipient.code.unwrap_or(FailureCode::InternalError))
     }
 
     /// What went wrong, in words.
@@ -319,17 +346,15 @@ impl Mailed {
         }
     }
 
-    /// What the gates of the lane learn. A refused recipient comes from a healthy server.
+    /// What the gates of the lane learn from whom this attempt tried: one who was taken says more than one who was not.
     pub fn lesson(&self) -> Lesson {
-        let Some((_, refusal)) = self.decisive() else { return Lesson::Up };
-        match (self.failure_code(), refusal.status) {
-            (Some(FailureCode::SesThrottle), _) => Lesson::Slower(None),
-            (_, Some(421)) if self.protocol == Protocol::Smtp => Lesson::Down,
-            (_, Some(500..)) if self.protocol == Protocol::Ses => Lesson::Down,
-            (_, Some(_)) if SES_AUTH.contains(&refusal.code.as_str()) => Lesson::Down,
-            (_, Some(_)) => Lesson::Up,
-            (_, None) if refusal.is_ours() => Lesson::Nothing,
-            (_, None) => Lesson::Down,
+        let tried = || self.recipients.iter().filter(|recipient| recipient.tried);
+        let lessons =
+            || tried().filter_map(|recipient| recipient.refusal.as_ref()).map(|refusal| refusal.lesson(self.protocol));
+        let slower = lessons().find(|lesson| matches!(lesson, Lesson::Slower(_)));
+        match tried().any(|recipient| recipient.refusal.is_none()) {
+            true => slower.unwrap_or(Lesson::Up),
+            false => slower.or_else(|| lessons().find(|lesson| *lesson != Lesson::Nothing)).unwrap_or(Lesson::Nothing),
         }
     }
 
@@ -341,121 +366,4 @@ impl Mailed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::classify::Dialect;
-
-    fn smtp(status: u16, enhanced: Option<&str>) -> MailRefusal {
-        MailRefusal {
-            status: Some(status),
-            code: format!("smtp_{status}"),
-            enhanced: enhanced.map(str::to_owned),
-            message: "no".into(),
-        }
-    }
-
-    fn ses(status: u16, code: &str) -> MailRefusal {
-        MailRefusal { status: Some(status), code: code.into(), enhanced: None, message: "no".into() }
-    }
-
-    fn fault(code: &str) -> MailRefusal {
-        MailRefusal::fault(code, "no")
-    }
-
-    fn mailed(protocol: Protocol, refusals: Vec<Option<MailRefusal>>) -> Mailed {
-        let recipients = refusals.into_iter().enumerate().map(|(number, refusal)| {
-            let address = format!("r{number}@example.com");
-            match refusal {
-                None => Recipient::accepted(&address),
-                Some(refusal) => Recipient::refused(&address, refusal),
-            }
-        });
-        let mut mailed = Mailed {
-            protocol,
-            transport: "main".into(),
-            message_id: None,
-            ambiguous: false,
-            recipients: recipients.collect(),
-        };
-        mailed.judge(&Dialect::Email.rules());
-        mailed
-    }
-
-    #[test]
-    fn every_answer_has_its_verdict_and_its_name() {
-        use FailureCode::*;
-        use Protocol::*;
-        use Verdict::*;
-        let table = [
-            (Smtp, smtp(421, None), Retry, BounceTemporary, Lesson::Down),
-            (Smtp, smtp(450, Some("4.2.1")), Retry, BounceTemporary, Lesson::Up),
-            (Smtp, smtp(451, None), Retry, BounceTemporary, Lesson::Up),
-            (Smtp, smtp(452, None), Retry, BounceTemporary, Lesson::Up),
-            (Smtp, smtp(499, None), Retry, BounceTemporary, Lesson::Up),
-            (Smtp, smtp(500, None), Permanent, BouncePermanent, Lesson::Up),
-            (Smtp, smtp(550, None), Permanent, BouncePermanent, Lesson::Up),
-            (Smtp, smtp(550, Some("5.1.1")), Permanent, InvalidRecipient, Lesson::Up),
-            (Smtp, smtp(550, Some("5.7.1")), Permanent, BouncePermanent, Lesson::Up),
-            (Smtp, smtp(553, None), Permanent, InvalidRecipient, Lesson::Up),
-            (Smtp, smtp(552, Some("5.3.4")), Permanent, InvalidContent, Lesson::Up),
-            (Smtp, smtp(554, Some("5.6.0")), Permanent, InvalidContent, Lesson::Up),
-            (Smtp, smtp(554, None), Permanent, BouncePermanent, Lesson::Up),
-            (Smtp, fault("connect"), Retry, InternalError, Lesson::Down),
-            (Smtp, fault("tls"), Retry, InternalError, Lesson::Down),
-            (Smtp, fault("timeout"), Retry, InternalError, Lesson::Down),
-            (Smtp, fault("invalid"), Permanent, InvalidContent, Lesson::Nothing),
-            (Smtp, fault(AUTH), Retry, InternalError, Lesson::Down),
-            (Smtp, fault("suppressed_bounce"), Permanent, BouncePermanent, Lesson::Nothing),
-            (Ses, fault("suppressed_complaint"), Permanent, Complaint, Lesson::Nothing),
-            (Ses, ses(400, "Throttling"), Retry, SesThrottle, Lesson::Slower(None)),
-            (Ses, ses(429, "TooManyRequestsException"), Retry, SesThrottle, Lesson::Slower(None)),
-            (Ses, ses(503, "ServiceUnavailable"), Retry, SesError, Lesson::Down),
-            (Ses, ses(400, "MessageRejected"), Permanent, InvalidContent, Lesson::Up),
-            (Ses, ses(400, "MailFromDomainNotVerifiedException"), Permanent, SesError, Lesson::Up),
-            (Ses, ses(403, "SignatureDoesNotMatch"), Retry, SesError, Lesson::Down),
-            (Ses, ses(404, "NotFoundException"), Permanent, SesError, Lesson::Up),
-            (Ses, fault("connect"), Retry, SesError, Lesson::Down),
-        ];
-        for (protocol, refusal, verdict, code, lesson) in table {
-            let about = format!("{protocol:?} {refusal:?}");
-            let mailed = mailed(protocol, vec![Some(refusal)]);
-            assert_eq!((mailed.verdict(), mailed.failure_code()), (verdict, Some(code)), "{about}");
-            assert_eq!(mailed.lesson(), lesson, "{about}");
-        }
-    }
-
-    #[test]
-    fn one_who_is_left_goes_on_and_one_who_was_lost_fails_in_the_end() {
-        let both = mailed(Protocol::Smtp, vec![None, Some(smtp(550, None)), Some(smtp(450, None))]);
-        assert_eq!((both.verdict(), both.failure_code()), (Verdict::Retry, Some(FailureCode::BounceTemporary)));
-        assert_eq!(both.reason(), "2 of 3 recipients: r2@example.com: 450 no");
-        let lost = mailed(Protocol::Smtp, vec![None, Some(smtp(550, None))]);
-        assert_eq!((lost.verdict(), lost.accepted().collect::<Vec<_>>()), (Verdict::Permanent, vec!["r0@example.com"]));
-        assert_eq!(mailed(Protocol::Smtp, vec![None, None]).verdict(), Verdict::Success);
-    }
-
-    #[test]
-    fn a_recipient_named_twice_gets_one_mail() {
-        let to = |address: &str| Mailbox { name: None, address: address.into() };
-        let email = Email {
-            from: to("me@example.com"),
-            reply_to: None,
-            to: vec![to("a@example.com"), to("b@example.com")],
-            cc: vec![to("a@example.com")],
-            bcc: vec![to("c@example.com")],
-            subject: String::new(),
-            text: None,
-            html: None,
-            attachments: Vec::new(),
-            headers: Vec::new(),
-            accepted: Vec::new(),
-        };
-        assert_eq!(email.recipients(), ["a@example.com", "b@example.com", "c@example.com"]);
-    }
-
-    #[test]
-    fn names_of_failures_read_back() {
-        assert_eq!(FailureCode::named("SES_THROTTLE"), Some(FailureCode::SesThrottle));
-        assert_eq!(FailureCode::named("http_500"), None);
-    }
-}
+mod tests;

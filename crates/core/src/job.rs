@@ -145,9 +145,11 @@ impl Serialize for Body {
         if !serializer.is_human_readable() {
             return serializer.serialize_bytes(&self.0);
         }
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => serializer.serialize_str(text),
-            Err(_) => BodyJson::Binary { base64: BASE64.encode(&self.0) }.serialize(serializer),
+        // Control characters would be written out six times as long.
+        let is_text = |text: &&str| text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
+        match std::str::from_utf8(&self.0).ok().filter(is_text) {
+            Some(text) => serializer.serialize_str(text),
+            None => BodyJson::Binary { base64: BASE64.encode(&self.0) }.serialize(serializer),
         }
     }
 }
@@ -300,7 +302,11 @@ mod tests {
 
     #[test]
     fn bodies_stay_readable_in_json_and_exact_in_records() {
-        for (bytes, json) in [(&b"{\"a\":1}"[..], r#""{\"a\":1}""#), (&[0xff, 0x00][..], r#"{"base64":"/wA="}"#)] {
+        for (bytes, json) in [
+            (&b"{\"a\":1}"[..], r#""{\"a\":1}""#),
+            (&[0xff, 0x00][..], r#"{"base64":"/wA="}"#),
+            (&[0, 0][..], r#"{"base64":"AAA="}"#),
+        ] {
             let body = Body(Bytes::copy_from_slice(bytes));
             assert_eq!(serde_json::to_string(&body).unwrap(), json);
             assert_eq!(serde_json::from_str::<Body>(json).unwrap(), body);

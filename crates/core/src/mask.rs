@@ -1,6 +1,6 @@
 //! Masking: addresses as they may stand in logs, webhooks and metrics.
-//! Invariant: of an address no more is shown than the first character of its local part, and of the domain's name the
-//! first and the last two; a name under four characters keeps only its first.
+//! Invariant: of an address no more is shown than the first character of its local part, and of the domain's name, which
+//! is all before its last dot, the first and the last two; a name under four characters keeps only its first.
 //! Never: masks what is stored or sent.
 
 const HIDDEN: &str = "***";
@@ -8,7 +8,7 @@ const HIDDEN: &str = "***";
 /// `john@example.com` → `j***@e***le.com`.
 pub fn mask_address(address: &str) -> String {
     let Some((local, domain)) = address.rsplit_once('@') else { return HIDDEN.into() };
-    let (name, rest) = match domain.split_once('.') {
+    let (name, rest) = match domain.rsplit_once('.') {
         Some((name, rest)) => (name, format!(".{rest}")),
         None => (domain, String::new()),
     };
@@ -74,7 +74,8 @@ mod tests {
         for (address, masked) in [
             ("john@example.com", "j***@e***le.com"),
             ("a@ab.com", "a***@a***.com"),
-            ("a@abc.co.uk", "a***@a***.co.uk"),
+            ("a@abc.co.uk", "a***@a***co.uk"),
+            ("john@mail.smallfirm.com", "j***@m***rm.com"),
             ("x.y+z@abcd.org", "x***@a***cd.org"),
             ("érica@münchen.de", "é***@m***en.de"),
             ("root@localhost", "r***@l***st"),

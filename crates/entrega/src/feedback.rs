@@ -4,7 +4,9 @@
 //! Never: believes a report; whoever calls has checked its signature.
 
 use entrega_core::email::FailureCode;
+use entrega_core::id::JobId;
 use entrega_core::mask::mask_address;
+use entrega_core::name::TenantName;
 
 use crate::engine::Engine;
 use crate::sns::{SesEvent, SesNotification};
@@ -38,6 +40,13 @@ impl Engine {
             );
             return Ok(Heard::Unmatched);
         };
+        if !self.is_about(id, &tenant, &recipients).await? {
+            tracing::warn!(jobId = %id, companyId = %tenant, errorCode = code.as_str(),
+                "A report of SES does not fit the mail that it names; it is ignored");
+            return Ok(Heard::Unmatched);
+        }
+        // Where SES only knows whom it may have been, nobody is to suffer for the others.
+        let suppresses = suppresses && (code != FailureCode::Complaint || recipients.len() == 1);
         let now = self.clock.now();
         for (address, detail) in recipients {
             // First the list, then the mail: whoever sees the mail failed can rely on the list.
@@ -52,5 +61,21 @@ impl Engine {
             self.store.note_feedback(id, Feedback { recipient: address, code, detail, at: now, feedback_id }).await?;
         }
         Ok(Heard::Kept)
+    }
+
+    /// Whether a report fits the mail that it names, as long as that is known: its line in the header of a mail is not
+    /// secret, so somebody could have copied it into a mail of their own.
+    async fn is_about(
+        &self,
+        id: JobId,
+        tenant: &TenantName,
+        recipients: &[(String, String)],
+    ) -> Result<bool, StoreError> {
+        let Some(mail) = self.store.job(id).await? else { return Ok(true) };
+        let tried = mail.attempts.iter().filter_map(|attempt| attempt.mail.as_deref());
+        let known: Vec<&str> =
+            tried.flat_map(|mailed| mailed.recipients.iter().map(|recipient| recipient.address.as_str())).collect();
+        let is_known = |address: &str| known.iter().any(|known| known.eq_ignore_ascii_case(address));
+        Ok(mail.company_id == *tenant && recipients.iter().all(|(address, _)| is_known(address)))
     }
 }

@@ -49,10 +49,10 @@ impl Engine {
         let lesson = lesson(&outcome, &transition, now);
         let (answer, mail) = split(outcome, &transition);
         let mut job = claimed.job;
-        if let (Transition::DeadLetter { .. }, Some(mailed)) = (&transition, &mail) {
-            spare_the_accepted(&mut job, mailed);
-        }
         attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
+        if matches!(transition, Transition::DeadLetter { .. }) {
+            spare_the_accepted(&mut job, &attempts);
+        }
         Settlement {
             ticket: claimed.ticket,
             job,
@@ -102,9 +102,9 @@ impl Engine {
     }
 }
 
-/// `runId=4711 source=erp`: a log line has no nested fields.
+/// `runId=4711 source=erp`: a log line has no nested fields. An external id may be an address.
 fn labels(job: &Job) -> String {
-    job.labels.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
+    mask_text(&job.labels.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" "))
 }
 
 /// A destination that wants a slower pace without saying how slow holds the lane for as long as the job waits: longer
@@ -125,9 +125,11 @@ fn split(outcome: Outcome, transition: &Transition) -> (Option<KeptAnswer>, Opti
     }
 }
 
-/// A replay starts from the job alone: it says there who got the mail already.
-fn spare_the_accepted(job: &mut Job, mailed: &Mailed) {
-    if let Payload::Email(email) = &mut job.payload {
+/// A replay starts from the job alone: it says there who got the mail already. The last attempt may not have got as far as
+/// anybody, so the last that did counts.
+fn spare_the_accepted(job: &mut Job, attempts: &[Attempt]) {
+    let mailed = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref());
+    if let (Payload::Email(email), Some(mailed)) = (&mut job.payload, mailed) {
         email.accepted = mailed.accepted().map(str::to_owned).collect();
     }
 }

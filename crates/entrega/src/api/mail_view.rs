@@ -145,6 +145,9 @@ impl MailView {
         };
         let last = job.attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref());
         let is_sent = job.state == JobState::Done;
+        // An attempt that reached nobody gave it no name.
+        let names: Vec<String> =
+            job.attempts.iter().filter_map(|attempt| attempt.mail.as_ref()?.message_id.clone()).collect();
         let unsent = || last.and_then(Mailed::failure_code).unwrap_or(FailureCode::InternalError);
         let failure_code = match status {
             MailStatus::Failed => Some(reported.map_or_else(unsent, |feedback| feedback.code)),
@@ -159,7 +162,7 @@ impl MailView {
             external_id: job.labels.remove(EXTERNAL_ID),
             failure_code,
             failure_reason: failure_reason.or(job.reason).or(last_reason.filter(|_| !is_sent)),
-            message_id: last.and_then(|mailed| mailed.message_id.clone()),
+            message_id: names.last().cloned(),
             queued_at: job.accepted_at,
             next_retry_at: job.due_at.filter(|_| status == MailStatus::RetryScheduled),
             sent_at: job.ended_at.filter(|_| is_sent),

@@ -61,7 +61,7 @@ fn kind(error: &CallError) -> FaultKind {
         CallError::Forbidden(_) => FaultKind::Forbidden,
         CallError::Connect { .. } => FaultKind::Connect,
         CallError::Tls { .. } => FaultKind::Tls,
-        CallError::Timeout => FaultKind::Timeout,
+        CallError::ConnectTimeout { .. } | CallError::Timeout => FaultKind::Timeout,
         CallError::Aborted { .. } => FaultKind::Aborted,
         CallError::BadRequest(_) => FaultKind::Invalid,
     }

@@ -5,6 +5,9 @@ use entrega_core::id::JobId;
 
 use super::Paged;
 
+/// A page of whole entries ends once they carry this much: a mail may have megabytes.
+pub(super) const PAGE_BYTES_MAX: usize = 16 << 20;
+
 /// Rows of one search, and how far down it went (`None`: to the end).
 pub(super) struct Found<T> {
     pub(super) rows: Vec<T>,

@@ -91,6 +91,21 @@ async fn five_times_refused_for_now_it_is_a_dead_letter_and_a_replay_sends_it_on
 }
 
 #[tokio::test]
+async fn a_server_that_turns_us_away_kills_no_mail() {
+    if smtp_server::is_left_out() {
+        return;
+    }
+    let server =
+        SmtpServer::with_rules(json!([{ "at": "greeting", "times": 2, "reply": "554 5.7.1 your address is listed" }]));
+    let gateway = Gateway::start(Kind::Memory, &server.url()).await;
+    let id = gateway.send(mail_to(&["ann@example.com"])).await;
+    let mail = gateway.mail_in(&id, "SENT").await;
+    assert_eq!(codes(&mail), ["INTERNAL_ERROR", "INTERNAL_ERROR", "ok"], "{mail}");
+    assert!(mail["attempts"][0]["reason"].as_str().unwrap().contains("554 5.7.1 your address is listed"), "{mail}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_connection_lost_after_the_final_dot_is_ambiguous_and_tried_again() {
     if smtp_server::is_left_out() {
         return;

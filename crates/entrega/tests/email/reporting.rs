@@ -112,12 +112,20 @@ async fn what_is_not_signed_for_our_topic_changes_nothing() {
     let mut foreign = message.clone();
     foreign["TopicArn"] = json!(OTHER_TOPIC);
     assert_eq!(notify(&gateway, foreign).await.status, 403, "another topic");
-    let mut forged = signed(message.clone(), "2");
-    forged["Message"] = json!(forged["Message"].as_str().unwrap().replace("ann@", "bob@"));
-    forged["Timestamp"] = json!(Clock::system().now().to_string());
+    let mut fresh = message.clone();
+    fresh["Timestamp"] = json!(Clock::system().now().to_string());
+    let mut forged = signed(fresh, "2");
+    forged["Message"] = json!(forged["Message"].as_str().unwrap().replace("Permanent", "Undetermined"));
     let answer = gateway.call("POST", "/v1/ses/notifications", "", &[], forged.to_string()).await;
     assert_eq!(answer.status, 403, "{}", answer.json);
     assert_eq!(gateway.call("POST", "/v1/ses/notifications", "", &[], "no".into()).await.status, 403);
+    // Signed, but about somebody whom the mail never went to, or in another company's name.
+    for (tenant, address) in [("default", "eve@example.com"), ("other", "ann@example.com")] {
+        let bounced = json!({ "bounceType": "Permanent", "bouncedRecipients": [{ "emailAddress": address }] });
+        let copied = amazon.notification(&report(&id, tenant, "Bounce", bounced));
+        assert_eq!(notify(&gateway, copied).await.expect(200)["result"], "unmatched", "{tenant} {address}");
+        assert_eq!(gateway.get(&format!("/v1/suppressions?tenant={tenant}")).await["items"], json!([]));
+    }
     assert_eq!(gateway.mail_in(&id, "SENT").await["feedback"], Value::Null);
 
     let asked = notify(&gateway, amazon.handshake("SubscriptionConfirmation")).await;

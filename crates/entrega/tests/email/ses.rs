@@ -5,6 +5,7 @@ use serde_json::json;
 use super::world::{Gateway, Kind, codes, mail_to};
 use crate::moto::{self, Moto};
 use crate::responder::{Responder, answer, taken};
+use crate::smtp_server::{self, SmtpServer};
 
 const ONE_AT_A_TIME: &str = "[lanes.\"email:send\"]\nconcurrency = 1\nbreaker = \"none\"\n";
 
@@ -31,6 +32,29 @@ async fn a_mail_leaves_through_ses_and_is_known_by_the_name_it_has_there() {
     let id = gateway.send(unverified).await;
     let mail = gateway.mail_in(&id, "FAILED").await;
     assert_eq!((codes(&mail).len(), &mail["failureCode"]), (1, &json!("INVALID_CONTENT")), "{mail}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_fails_is_passed_over_within_the_attempt_and_left_alone_after_five_failures() {
+    if smtp_server::is_left_out() {
+        return;
+    }
+    let down = answer("503 Service Unavailable", Some("ServiceUnavailable"), "{}");
+    let (responder, server) = (Responder::start(vec![down; 20]).await, SmtpServer::obliging());
+    // The lane has its breaker: it must not mistake one way out for all of them.
+    let config = format!(
+        "[email]\ntransports = [\"ses\", \"smtp\"]\n[transports.smtp]\nurl = \"{}\"\n{}",
+        server.url(),
+        config(&responder.url(), "[lanes.\"email:send\"]\nconcurrency = 1\n")
+    );
+    let gateway = Gateway::with(Kind::Memory, &config).await;
+    for number in 0..12 {
+        let id = gateway.send(mail_to(&[&format!("r{number}@example.com")])).await;
+        let mail = gateway.mail_in(&id, "SENT").await;
+        assert_eq!((codes(&mail), &mail["attempts"][0]["transport"]), (vec!["ok"], &json!("smtp")), "{mail}");
+    }
+    assert_eq!(responder.asked().len(), 5);
     gateway.stop().await;
 }
 

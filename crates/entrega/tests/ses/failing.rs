@@ -49,7 +49,7 @@ const ERRORS: &[Row] = &[
     ("400 Bad Request", Some("MessageRejected"), r#"{"message":"Email address is not verified."}"#,
         400, "MessageRejected", Verdict::Permanent, FailureCode::InvalidContent, "Email address is not verified."),
     ("400 Bad Request", None, r#"{"__type":"com.amazonaws.sesv2#AccountSuspendedException","Message":"Suspended"}"#,
-        400, "AccountSuspendedException", Verdict::Permanent, FailureCode::SesError, "Suspended"),
+        400, "AccountSuspendedException", Verdict::Retry, FailureCode::SesError, "Suspended"),
     ("403 Forbidden", Some("SignatureDoesNotMatch"), r#"{"message":"Signature expired: 20261115T120000Z"}"#,
         403, "SignatureDoesNotMatch", Verdict::Retry, FailureCode::SesError, "Signature expired: 20261115T120000Z"),
     ("413 Payload Too Large", None, "",

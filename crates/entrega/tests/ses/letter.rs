@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use entrega::channel::email::ses::{SesConfig, SesTransport};
-use entrega::channel::email::transport::{Outgoing, Sent, Transport as _};
+use entrega::channel::email::transport::{Limits, Outgoing, Sent, Transport as _};
 use entrega::clock::Clock;
 use entrega::config::Secret;
 use entrega_call::Client;
@@ -46,7 +46,7 @@ impl Letter {
         let Letter { id, tenant, message } = self;
         let mail = Outgoing { id: *id, tenant, from: FROM, recipients, message: message.clone() };
         let clock = Clock::system();
-        transport.send(&mail, clock.instant(clock.now() + limit)).await
+        transport.send(&mail, Limits::until(clock.instant(clock.now() + limit))).await
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use entrega::channel::email::smtp::{SmtpConfig, SmtpTransport};
+use entrega_core::email::MailRefusal;
 use serde_json::json;
 
 use super::world::{refused, send, send_within, taken, transport, unreached};
@@ -48,6 +49,11 @@ async fn an_attempt_that_comes_too_late_still_answers() {
     assert_eq!(refusal.code, "timeout");
 }
 
+/// It has nothing against the mail, of which nobody has spoken yet.
+fn turned_away(reply: &str) -> MailRefusal {
+    MailRefusal::fault("turned_away", format!("the server turned us away: {reply}"))
+}
+
 #[tokio::test]
 async fn a_server_that_turns_us_away_is_not_reached_and_its_words_are_kept() {
     if smtp_server::is_left_out() {
@@ -55,8 +61,8 @@ async fn a_server_that_turns_us_away_is_not_reached_and_its_words_are_kept() {
     }
     for (at, reply, refusal) in [
         ("greeting", "421 4.3.2 Busy", refused(421, Some("4.3.2"), "Busy")),
-        ("greeting", "554 No SMTP service here", refused(554, None, "No SMTP service here")),
-        ("ehlo", "550 5.7.1 Go away", refused(550, Some("5.7.1"), "Go away")),
+        ("greeting", "554 No SMTP service here", turned_away("554 No SMTP service here")),
+        ("ehlo", "550 5.7.1 Go away", turned_away("550 5.7.1 Go away")),
     ] {
         let server = SmtpServer::with_rules(json!([{ "at": at, "times": 2, "reply": reply }]));
         let transport = transport(&server);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use entrega::channel::email::smtp::{SmtpConfig, SmtpTransport};
-use entrega::channel::email::transport::{Outgoing, Sent, Transport};
+use entrega::channel::email::transport::{Limits, Outgoing, Sent, Transport};
 use entrega::clock::Clock;
 use entrega_core::email::MailRefusal;
 use entrega_core::id::JobId;
@@ -58,7 +58,7 @@ pub(super) async fn send_as(
     let message = Bytes::copy_from_slice(message.as_bytes());
     let mail = Outgoing { id: JobId::from_parts(Clock::system().now(), 0), tenant: &tenant, from, recipients, message };
     let deadline = after(wait);
-    let sent = tokio::time::timeout_at(deadline, transport.send(&mail, deadline)).await;
+    let sent = tokio::time::timeout_at(deadline, transport.send(&mail, Limits::until(deadline))).await;
     sent.expect("it answers before the deadline")
 }
 

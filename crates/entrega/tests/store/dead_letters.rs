@@ -5,7 +5,7 @@ use entrega::store::{ChangeError, Count, CountBy, DeadLetterFilter, Page};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::decide::{Failure, Transition};
 use entrega_core::id::JobId;
-use entrega_core::job::JobState;
+use entrega_core::job::{Body, Job, JobState, Payload};
 use serde_json::json;
 
 use super::disk::SharedDisk;
@@ -242,4 +242,26 @@ pub(crate) fn no_replay(error: ChangeError) -> NoReplay {
         ChangeError::NoReplay(why) => why,
         other => panic!("refused for another reason: {other}"),
     }
+}
+
+/// A mail may carry megabytes: two hundred of them on one page would be more than a machine has.
+pub(crate) async fn a_page_ends_when_its_entries_carry_much(f: &Fixture) {
+    for _ in 0..5 {
+        let job = Job { payload: Payload::Opaque(Body(vec![7; 6 << 20].into())), ..f.job("http", "acme") };
+        f.accept(job).await;
+        f.dead(f.claim_one("http").await, "http_404").await;
+        f.advance(SECOND);
+    }
+    let (mut pages, mut after) = (Vec::new(), None);
+    loop {
+        let page = Page { after, limit: 200 };
+        let page = f.store.dead_letters(&DeadLetterFilter::default(), page).await.unwrap();
+        pages.push(page.items.len());
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages.iter().sum::<usize>(), 5, "none is left out: {pages:?}");
+    assert!(pages.iter().all(|rows| *rows <= 3), "{pages:?}");
 }

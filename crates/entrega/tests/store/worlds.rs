@@ -92,6 +92,7 @@ macro_rules! exercise {
             }
             dead_letters {
                 a_dead_letter_has_the_whole_job_and_why
+                a_page_ends_when_its_entries_carry_much
                 a_dead_letter_reads_as_the_contract_says
                 a_dead_letter_without_a_reason_is_refused
                 a_refused_settlement_changes_nothing

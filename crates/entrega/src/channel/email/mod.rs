@@ -15,6 +15,7 @@ pub mod smtp;
 pub mod transport;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::classify::Verdict;
@@ -24,10 +25,13 @@ use entrega_core::outcome::{Fault, FaultKind, Outcome, Protocol};
 use tokio::time::Instant;
 
 use self::route::Route;
-use self::transport::{Outgoing, Sent, Transport};
+use self::transport::{Limits, Outgoing, Sent, Transport};
 use super::Channel;
 use crate::clock::Clock;
 use crate::store::{ClaimedJob, Store, Suppression};
+
+/// An attempt ends this long before its deadline.
+const MARGIN: Duration = Duration::from_millis(20);
 
 /// Mails, over one transport or several.
 pub struct EmailChannel {
@@ -66,24 +70,30 @@ impl EmailChannel {
         Ok(())
     }
 
-    /// Hands a mail to the routes in order, until one reaches a server. Routes whose breaker is open come last: trying
-    /// one of them is better than failing for nothing, and the lane's own breaker spares them while all are down.
+    /// Hands a mail to the routes in order, until one takes it or has something against it. A server that is down, or wants
+    /// nothing of us, is passed over as long as it has certainly taken nothing. Routes whose breaker is open come last:
+    /// trying one of them is better than failing for nothing, and the lane's own breaker spares them while all are down.
     async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Attempted {
         let (ready, shut): (Vec<&Route>, Vec<&Route>) = self.routes.iter().partition(|route| route.is_ready());
         let order = if ready.is_empty() { shut } else { ready };
-        let mut last = Attempted { protocol: Protocol::Smtp, transport: String::new(), sent: no_transport() };
+        let mut first_failed = None;
         for (tried, route) in order.iter().enumerate() {
-            let sent = route.send(mail, self.share(deadline, order.len() - tried)).await;
-            let is_over = matches!(sent, Sent::Answered { .. });
-            last = Attempted { protocol: route.protocol(), transport: route.name().to_owned(), sent };
-            if is_over {
-                break;
+            let sent = route.send(mail, Limits { reach_by: self.share(deadline, order.len() - tried), deadline }).await;
+            let is_passed_over = route.is_passed_over(&sent);
+            let attempted = Attempted { protocol: route.protocol(), transport: route.name().to_owned(), sent };
+            if !is_passed_over {
+                return attempted;
             }
+            first_failed.get_or_insert(attempted);
         }
-        last
+        first_failed.unwrap_or_else(|| Attempted {
+            protocol: Protocol::Smtp,
+            transport: String::new(),
+            sent: no_transport(),
+        })
     }
 
-    /// A route that hangs must leave time for those behind it.
+    /// A server that is not there must leave time for those behind it.
     fn share(&self, deadline: Instant, routes_left: usize) -> Instant {
         let now = self.clock.instant(self.clock.now());
         let left = deadline.saturating_duration_since(now);
@@ -122,10 +132,11 @@ fn progress(email: &Email, history: &[Attempt]) -> Vec<Progress> {
     let before = |address: &str| {
         let known = last.and_then(|mailed| mailed.recipients.iter().find(|known| known.address == address));
         let is_settled = |known: &&Recipient| known.verdict != Verdict::Retry;
-        known.filter(is_settled).cloned().or_else(|| {
+        let before = known.filter(is_settled).cloned().or_else(|| {
             let got_it = email.accepted.iter().any(|accepted| accepted == address);
             got_it.then(|| Recipient::accepted(address))
-        })
+        });
+        before.map(Recipient::settled_before)
     };
     let of = |address: &str| Progress { result: before(address), address: address.to_owned() };
     email.recipients().into_iter().map(of).collect()
@@ -194,6 +205,8 @@ impl Channel for EmailChannel {
             recipients: &recipients,
             message,
         };
+        // What is known by then is worth more than what the dispatcher would make of an attempt that it cut off.
+        let deadline = deadline.checked_sub(MARGIN).unwrap_or(deadline);
         let Attempted { protocol, transport, sent } = self.send(&mail, deadline).await;
         Outcome::Mail(Box::new(match sent {
             Sent::Unreached(refusal) => {

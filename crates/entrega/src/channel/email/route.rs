@@ -5,12 +5,11 @@
 use std::time::Duration;
 
 use entrega_core::breaker::{Breaker, BreakerPolicy, Pass};
-use entrega_core::email::{Mailed, Recipient};
+use entrega_core::email::MailRefusal;
 use entrega_core::outcome::{Lesson, Protocol};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
-use super::transport::{Outgoing, Sent, Transport};
+use super::transport::{Limits, Outgoing, Sent, Transport};
 use crate::clock::Clock;
 
 const FAILURES: u32 = 5;
@@ -43,12 +42,12 @@ impl Route {
         self.breaker.lock().pass(self.clock.now(), 0) == Pass::Free
     }
 
-    pub(super) async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Sent {
+    pub(super) async fn send(&self, mail: &Outgoing<'_>, limits: Limits) -> Sent {
         self.breaker.lock().start(self.clock.now());
-        let sent = self.transport.send(mail, deadline).await;
+        let sent = self.transport.send(mail, limits).await;
         let now = self.clock.now();
         let mut breaker = self.breaker.lock();
-        match self.lesson(mail, &sent) {
+        match self.lesson(&sent) {
             Lesson::Down => {
                 if breaker.fail(now) {
                     tracing::warn!(
@@ -64,24 +63,30 @@ impl Route {
         sent
     }
 
-    /// What a result says of the transport: the same as it says of a lane.
-    fn lesson(&self, mail: &Outgoing<'_>, sent: &Sent) -> Lesson {
+    /// Whether the mail can go on to another route: nobody got it, for certain, and what stood in the way was the way.
+    pub(super) fn is_passed_over(&self, sent: &Sent) -> bool {
+        match sent {
+            Sent::Unreached(_) => true,
+            Sent::Answered { ambiguous: true, .. } => false,
+            Sent::Answered { refusals, .. } => refusals
+                .iter()
+                .all(|refusal| refusal.as_ref().is_some_and(|refusal| refusal.lesson(self.protocol()) == Lesson::Down)),
+        }
+    }
+
+    /// What a result says of the transport: the best that one recipient says of it.
+    fn lesson(&self, sent: &Sent) -> Lesson {
         let refusals = match sent {
-            Sent::Unreached(refusal) if refusal.is_ours() => return Lesson::Nothing,
-            Sent::Unreached(_) => return Lesson::Down,
+            Sent::Unreached(refusal) => return refusal.lesson(self.protocol()),
             Sent::Answered { refusals, .. } => refusals,
         };
-        let recipients = mail.recipients.iter().zip(refusals).map(|(address, refusal)| match refusal {
-            None => Recipient::accepted(address),
-            Some(refusal) => Recipient::refused(address, refusal.clone()),
-        });
-        let mailed = Mailed {
-            protocol: self.protocol(),
-            transport: String::new(),
-            message_id: None,
-            ambiguous: false,
-            recipients: recipients.collect(),
+        let lesson = |refusal: &Option<MailRefusal>| {
+            refusal.as_ref().map_or(Lesson::Up, |refusal| refusal.lesson(self.protocol()))
         };
-        mailed.lesson()
+        let lessons: Vec<Lesson> = refusals.iter().map(lesson).collect();
+        match lessons.contains(&Lesson::Up) {
+            true => Lesson::Up,
+            false => lessons.first().copied().unwrap_or(Lesson::Nothing),
+        }
     }
 }

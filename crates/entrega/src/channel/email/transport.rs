@@ -26,6 +26,22 @@ pub struct Outgoing<'a> {
     pub message: Bytes,
 }
 
+/// How long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until a server is there to be spoken with; then another transport still has time.
+    pub reach_by: Instant,
+    /// Until it has answered.
+    pub deadline: Instant,
+}
+
+impl Limits {
+    /// All of the time for one server.
+    pub fn until(deadline: Instant) -> Limits {
+        Limits { reach_by: deadline, deadline }
+    }
+}
+
 /// What came of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -50,7 +66,7 @@ pub trait Transport: Send + Sync + 'static {
     /// What is spoken on it.
     fn protocol(&self) -> Protocol;
     /// Hands a mail over, and ends by the deadline.
-    async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Sent;
+    async fn send(&self, mail: &Outgoing<'_>, limits: Limits) -> Sent;
     /// Whether it could be used now, found out without a mail; what was seen, in words.
     async fn probe(&self, deadline: Instant) -> Result<&'static str, MailRefusal>;
 }

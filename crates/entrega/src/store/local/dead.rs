@@ -18,6 +18,7 @@ use super::disk::{Batch, DiskError, Order, Table};
 use super::jobs::blocking;
 use super::records::{self, Live, id_key};
 use super::{LocalStore, Shared};
+use crate::store::paging::PAGE_BYTES_MAX;
 use crate::store::{
     ChangeError, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore, Page, Paged, StoreError,
 };
@@ -192,11 +193,10 @@ impl Shared {
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, DiskError> {
         let places = self.dead.lock().places(self.clock.now(), filter, page.after);
-        let mut items = Vec::new();
-        let mut last = None;
+        let (mut items, mut bytes, mut last) = (Vec::new(), 0, None);
         let was_cut = places.len() == LOOKED_AT_MAX;
         for place in places {
-            if items.len() == page.limit {
+            if items.len() == page.limit || bytes > PAGE_BYTES_MAX {
                 return Ok(Paged { items, next: last });
             }
             last = Some(place);
@@ -204,7 +204,10 @@ impl Shared {
             let has_text = |dead: &DeadLetter| {
                 filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
             };
-            items.extend(dead.filter(has_text));
+            if let Some(dead) = dead.filter(has_text) {
+                bytes += records::carried_bytes(&dead.original_data);
+                items.push(dead);
+            }
         }
         Ok(Paged { items, next: last.filter(|_| was_cut) })
     }

@@ -30,7 +30,8 @@ use super::disk::{Disk, DiskError, Key, Table};
 use crate::store::Feedback;
 use crate::store::records::{self, BadRecord};
 pub(super) use crate::store::records::{
-    Ended, carry_on, dead_letter, destination, encode, encode_ended, encode_job, encode_json, is_ended, view_of_dead,
+    Ended, carried_bytes, carry_on, dead_letter, destination, encode, encode_ended, encode_job, encode_json, is_ended,
+    view_of_dead,
 };
 
 /// The index entry of a job that has not ended.

@@ -12,7 +12,9 @@ use entrega_core::time::Time;
 use futures_util::future;
 
 use super::answer::{Reader, micros, time};
+use super::listing::LOOKED_AT_ONCE;
 use super::{LaneCell, RedisStore, Shared};
+use crate::store::paging::PAGE_BYTES_MAX;
 use crate::store::{
     ChangeError, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore, Page, Paged, StoreError, records,
 };
@@ -92,7 +94,7 @@ impl Shared {
     ) -> Result<Found, StoreError> {
         let now = self.clock.now();
         let mut found = Found { entries: Vec::new(), searched_to: page.after };
-        let mut skipped = 0;
+        let (mut skipped, mut bytes) = (0, 0);
         while skipped < PAGE_LOOKS {
             let looks = (page.limit + 1).clamp(10, CALL_LOOKS);
             let places = self.places(lane, filter.oldest_first, page.after, skipped, looks).await?;
@@ -103,10 +105,17 @@ impl Shared {
                 page.after.is_none_or(|after| if filter.oldest_first { *place > after } else { *place < after })
             };
             let ids: Vec<_> = places.into_iter().filter(after).map(|(_, id)| id).collect();
-            if !ids.is_empty() {
-                let looked = self.look(lane, &ids).await?;
-                let entries = ids.into_iter().zip(&looked).filter_map(|(id, looked)| self.dead_of(id, looked));
-                found.entries.extend(entries.filter(|dead| fits(dead, filter, now)));
+            for ids in ids.chunks(LOOKED_AT_ONCE) {
+                let looked = self.look(lane, ids).await?;
+                let entries = ids.iter().zip(&looked).filter_map(|(id, looked)| self.dead_of(*id, looked));
+                for dead in entries.filter(|dead| fits(dead, filter, now)) {
+                    bytes += records::carried_bytes(&dead.original_data);
+                    found.searched_to = Some((dead.moved_to_dlq_at, dead.job_id));
+                    found.entries.push(dead);
+                    if bytes > PAGE_BYTES_MAX {
+                        return Ok(found);
+                    }
+                }
             }
             found.searched_to = last.or(found.searched_to);
             if is_last {

@@ -22,6 +22,8 @@ use crate::store::{JobFilter, JobView, LaneView, Page, Paged, StoreError};
 
 /// Jobs that one call looks at, and that one page does.
 const CALL_LOOKS: usize = 1000;
+/// Records that one call brings: they may have megabytes, and while Redis sends them it does nothing else.
+pub(super) const LOOKED_AT_ONCE: usize = 8;
 const PAGE_LOOKS: usize = 20_000;
 const LOOKING: Reader = Reader("a look at a job");
 
@@ -197,9 +199,9 @@ impl Shared {
             let answer = call.make(self).await.map_err(|error| store_error(&error))?;
             let [ids, last] = LOOKING.fields(answer)?;
             let ids = LOOKING.ids(ids)?;
-            if !ids.is_empty() {
-                let looked = self.look(lane, &ids).await?;
-                let views = ids.into_iter().zip(looked).filter_map(|(id, looked)| self.view_of(lane, id, looked));
+            for ids in ids.chunks(LOOKED_AT_ONCE) {
+                let looked = self.look(lane, ids).await?;
+                let views = ids.iter().zip(looked).filter_map(|(id, looked)| self.view_of(lane, *id, looked));
                 let is_wanted = |view: &JobView| filter.tenant.as_ref().is_none_or(|tenant| *tenant == view.company_id);
                 found.rows.extend(views.filter(is_wanted));
             }

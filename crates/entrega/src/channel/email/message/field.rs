@@ -20,7 +20,8 @@ const ENCODED_BYTES: usize = 39;
 /// The longest name of a header field.
 pub const FIELD_NAME_BYTES_MAX: usize = 76;
 
-/// The names of fields that are written from other parts of the mail, or that servers on the way write.
+/// The names of fields that are written from other parts of the mail, that servers on the way write, or by which services
+/// take orders (which set of SES a mail belongs to, whom a report of it names).
 const OURS: [&str; 13] = [
     "from",
     "to",
@@ -36,7 +37,7 @@ const OURS: [&str; 13] = [
     "mime-version",
     "dkim-signature",
 ];
-const OUR_PREFIXES: [&str; 3] = ["content-", "resent-", "x-entrega-"];
+const OUR_PREFIXES: [&str; 6] = ["content-", "resent-", "x-entrega-", "x-ses-", "x-mc-", "x-smtpapi"];
 
 /// The first character that may not stand in a header: it ends a line there, or is not meant to be seen.
 pub(crate) fn control(text: &str) -> Option<char> {

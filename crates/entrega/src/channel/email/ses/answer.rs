@@ -104,6 +104,7 @@ fn fault(error: &CallError) -> Reply {
             Reply::Unreached(unanswered(FaultKind::Connect, format!("{reason}; {way_out}")))
         }
         CallError::BadRequest(_) => Reply::Unreached(unanswered(FaultKind::Invalid, reason)),
+        CallError::ConnectTimeout { .. } => Reply::Unreached(unanswered(FaultKind::Timeout, reason)),
         CallError::Timeout => Reply::Lost(unanswered(FaultKind::Timeout, reason)),
         CallError::Aborted { .. } => Reply::Lost(unanswered(FaultKind::Aborted, reason)),
     }

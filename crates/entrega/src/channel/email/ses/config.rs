@@ -3,6 +3,7 @@
 //! Never: reads the environment by itself, or repeats a credential in an error.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use entrega_call::{AddressFilter, ClientConfig, UrlProblem};
 use http::Uri;
@@ -13,6 +14,7 @@ use thiserror::Error;
 use crate::config::Secret;
 
 const SCHEME: &str = "ses://";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
@@ -131,7 +133,8 @@ impl SesConfig {
             Some(endpoint) => AddressFilter { allow_http: endpoint.starts_with("http://"), ..everywhere() },
             None => AddressFilter::default(),
         };
-        ClientConfig { filter, ..ClientConfig::default() }
+        // Soon enough for another transport to have its turn within the same attempt.
+        ClientConfig { filter, connect_timeout: CONNECT_TIMEOUT, ..ClientConfig::default() }
     }
 
     /// Scheme, host and port.

@@ -23,7 +23,7 @@ pub use self::config::{BadSesUrl, SesConfig, SesCredentials};
 
 use self::answer::{Reply, unanswered};
 use self::request::{Caller, Unsendable, raw_message};
-use super::transport::{Outgoing, Sent, Transport};
+use super::transport::{Limits, Outgoing, Sent, Transport};
 use crate::clock::Clock;
 
 /// The largest message that SES takes, in bytes.
@@ -71,14 +71,14 @@ impl Transport for SesTransport {
     }
 
     /// A mail for more than [`RECIPIENTS_MAX`] goes in several calls.
-    async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Sent {
+    async fn send(&self, mail: &Outgoing<'_>, limits: Limits) -> Sent {
         if mail.message.len() > MESSAGE_BYTES_MAX {
             return Sent::Unreached(too_large(mail.message.len()));
         }
         let raw = raw_message(mail);
         let mut tally = Tally::default();
         for recipients in mail.recipients.chunks(RECIPIENTS_MAX) {
-            let reply = self.call(mail, &raw, recipients, deadline).await;
+            let reply = self.call(mail, &raw, recipients, limits.deadline).await;
             match reply {
                 // Only as long as no call before it was answered is another transport free to try everybody.
                 Reply::Unreached(refusal) if tally.refusals.is_empty() => return Sent::Unreached(refusal),

@@ -5,7 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use entrega_core::email::{AUTH, MailRefusal};
+use entrega_core::email::{AUTH, MailRefusal, TURNED_AWAY};
 use entrega_core::outcome::FaultKind;
 
 use super::reply::{Reply, one_line};
@@ -54,6 +54,10 @@ impl Lost {
     /// As what it is held against a recipient.
     pub(super) fn refusal(&self) -> MailRefusal {
         match self {
+            // A server that has nothing to do with us says so of no mail in particular.
+            Lost::Turned(reply) if reply.code >= 500 => {
+                fault(TURNED_AWAY, &format!("the server turned us away: {}", reply.refusal().reason()))
+            }
             Lost::Turned(reply) => reply.refusal(),
             lost => fault(lost.code(), &lost.to_string()),
         }

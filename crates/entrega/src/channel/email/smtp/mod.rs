@@ -34,7 +34,7 @@ use self::lost::Lost;
 use self::opening::{Connection, Server};
 use self::pool::Pool;
 use self::progress::Progress;
-use super::transport::{Outgoing, Sent, Transport};
+use super::transport::{Limits, Outgoing, Sent, Transport};
 use crate::clock::Clock;
 
 pub use self::opening::SmtpSetupError;
@@ -69,14 +69,14 @@ impl SmtpTransport {
         SmtpTransport { clock, ..self }
     }
 
-    async fn deliver(&self, mail: &Outgoing<'_>, progress: &mut Progress) -> Result<(), Lost> {
+    async fn deliver(&self, mail: &Outgoing<'_>, reach_by: Instant, progress: &mut Progress) -> Result<(), Lost> {
         if let Some(mut connection) = self.kept_connection() {
             match hand_over(&mut connection, Origin::Pool, mail, progress).await? {
                 After::Stale => {}
                 after => return self.put_away(connection, after).await,
             }
         }
-        let mut connection = self.server.open().await?;
+        let mut connection = timeout_at(reach_by, self.server.open()).await.unwrap_or(Err(Lost::Timeout))?;
         let after = hand_over(&mut connection, Origin::Opened, mail, progress).await?;
         self.put_away(connection, after).await
     }
@@ -123,10 +123,10 @@ impl Transport for SmtpTransport {
         Protocol::Smtp
     }
 
-    async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Sent {
-        let limit = deadline.checked_sub(MARGIN).unwrap_or(deadline);
+    async fn send(&self, mail: &Outgoing<'_>, limits: Limits) -> Sent {
+        let limit = limits.deadline.checked_sub(MARGIN).unwrap_or(limits.deadline);
         let mut progress = Progress::new(mail.recipients.len());
-        let ended = timeout_at(limit, self.deliver(mail, &mut progress)).await;
+        let ended = timeout_at(limit, self.deliver(mail, limits.reach_by, &mut progress)).await;
         progress.sent(ended.unwrap_or(Err(Lost::Timeout)))
     }
 
