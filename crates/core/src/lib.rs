@@ -8,6 +8,7 @@
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
+//! - [`webhook`]: secrets, and signatures as they are made and checked
 //!
 //! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
 //! (a number in 0..1) are arguments, so every rule is tested without waiting.
@@ -28,3 +29,4 @@ pub mod outcome;
 pub mod policy;
 pub mod throttle;
 pub mod time;
+pub mod webhook;
