@@ -7,7 +7,7 @@
 //! - `out`: tables for people, JSON for programs; `error`: what went wrong, and the exit code
 //! - `jobs`, `send`, `dlq`, `replay`, `lanes`, `tenants`, `keys`: the commands, by noun
 //! - `serve`: the gateway itself; `demo`: the gateway with a destination that misbehaves
-//! - `doctor`, `settings`: what can be known without a server
+//! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either
 
 mod api;
 mod demo;
@@ -26,6 +26,7 @@ mod target;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -86,6 +87,9 @@ pub enum Command {
     /// API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Secrets and signatures of webhooks; works without a server
+    #[command(subcommand)]
+    Webhook(webhook::WebhookCommand),
     /// Check that everything is as it should be; works without a server
     Doctor(ConfigArgs),
     /// Check or print the configuration
@@ -179,6 +183,7 @@ async fn execute(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Lanes(args) => lanes::run(args, &connection.open()?, out).await,
         Command::Tenants(args) => tenants::run(args, &connection.open()?, out).await,
         Command::Keys(command) => keys::run(command, &connection.open()?, out).await,
+        Command::Webhook(command) => webhook::run(command, out),
         Command::Doctor(args) => doctor::run(&args, &connection, out).await,
         Command::Config(command) => settings::run(&command, out),
         Command::Openapi => out.json(&serde_json::to_value(crate::api::openapi()).map_err(CliError::failed)?),

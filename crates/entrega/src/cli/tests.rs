@@ -328,3 +328,74 @@ async fn what_needs_no_server_is_printed() {
     assert!(printed.contains("127.0.0.1:9999") && printed.contains("[lanes.http]"), "{printed}");
     assert_eq!(run(&["config", "defaults"]).await.unwrap(), crate::config::DEFAULTS);
 }
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+#[tokio::test]
+async fn a_new_secret_is_printed_alone_and_never_twice() {
+    let made = run(&["webhook", "new-secret"]).await.unwrap();
+    let secret = made.strip_suffix('\n').unwrap();
+    let rest = secret.strip_prefix("whsec_").unwrap();
+    assert!(rest.len() == 32 && rest.chars().all(|c| c.is_ascii_alphanumeric()), "{made}");
+    assert_ne!(run(&["webhook", "new-secret"]).await.unwrap(), made);
+}
+
+#[tokio::test]
+async fn a_body_is_signed_and_its_signatures_are_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let (body, changed) = (dir.path().join("body.json"), dir.path().join("changed.json"));
+    std::fs::write(&body, r#"{"test": 2432232314}"#).unwrap();
+    std::fs::write(&changed, r#"{"test": 2432232315}"#).unwrap();
+    let (body, changed) = (body.to_str().unwrap(), changed.to_str().unwrap());
+    let message = ["--id", "msg_p5jXN8AQM9LWM0D4loKWxJek", "--timestamp", "1614265330"];
+    let sign = [&["webhook", "sign", "--secret", SECRET, body], &message[..]].concat();
+    let body_signature = "sha256=80ec8a89ce3cd22133a1066caecb4d04fea7467657c8514d717ec42c38a5c94c";
+    let standard_signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+    let headers = format!(
+        "X-Signature: {body_signature}\nwebhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek\n\
+         webhook-timestamp: 1614265330\nwebhook-signature: {standard_signature}\n"
+    );
+    assert_eq!(run(&sign).await.unwrap(), headers);
+
+    let verify = ["webhook", "verify", "--secret", SECRET, "--signature"];
+    let plain = |file| [&verify[..], &[body_signature, file]].concat();
+    let standard = |file| [&verify[..], &[standard_signature, file], &message].concat();
+    assert_eq!(run(&plain(body)).await.unwrap(), "the signature is right\n");
+    assert_eq!(run(&standard(body)).await.unwrap(), "the signature is right\n");
+    let old = [&standard(body)[..], &["--tolerance", "5m"]].concat();
+    for (wrong, told) in [(plain(changed), "none of the secrets"), (standard(changed), "none"), (old, "5m are allowed")]
+    {
+        let error = run(&wrong).await.unwrap_err();
+        assert!(error.code() == 1 && error.message().contains(told), "{wrong:?}: {}", error.message());
+    }
+    let error = run(&[&verify[..], &[standard_signature, body]].concat()).await.unwrap_err();
+    assert!(error.code() == 2 && error.message().contains("--timestamp"), "{}", error.message());
+}
+
+#[tokio::test]
+async fn a_signed_message_is_named_after_the_event_in_the_body() {
+    let dir = tempfile::tempdir().unwrap();
+    let body = dir.path().join("body.json");
+    let sign = ["--json", "webhook", "sign", "--secret", SECRET, body.to_str().unwrap()];
+    for (text, is_named) in [(r#"{"eventId":"evt_17"}"#, true), (r#"{"eventId":"a.b"}"#, false), ("no JSON", false)] {
+        std::fs::write(&body, text).unwrap();
+        let headers: Value = serde_json::from_str(&run(&sign).await.unwrap()).unwrap();
+        let id = headers["webhook-id"].as_str().unwrap();
+        assert_eq!(id == "evt_17", is_named, "{id}");
+        assert!(is_named || id.len() == "evt_".len() + 26, "{id}");
+    }
+    let error = run(&[&sign[..], &["--id", "a.b"]].concat()).await.unwrap_err();
+    assert!(error.code() == 2 && error.message().contains("full stop"), "{}", error.message());
+}
+
+#[tokio::test]
+async fn a_secret_that_is_refused_is_not_repeated() {
+    for (secret, told) in [("too-short", "16 to 128"), ("whsec_schlüssel_für_alle", "ASCII"), ("", "new-secret")] {
+        let error = run(&["webhook", "sign", "--secret", secret, "/dev/null"]).await.unwrap_err();
+        let message = error.message();
+        assert!(error.code() == 2 && message.contains("--secret") && message.contains(told), "{message}");
+        assert!(secret.is_empty() || !message.contains(secret), "{message}");
+    }
+    let parsed = Cli::try_parse_from(["entrega", "webhook", "sign", "--secret", SECRET, "-"]).unwrap();
+    assert!(!format!("{parsed:?}").contains(SECRET), "{parsed:?}");
+}
