@@ -44,11 +44,13 @@ const TOOLS: &[Tool] = &[
     Tool::toolchain("git", &["git", "--version"], "the list of files for the house rules"),
     Tool::apt("redis-server", &["redis-server", "--version"], "redis-server", "the Redis store"),
     Tool::apt("smtp-sink", &["sh", "-c", "PATH=$PATH:/usr/sbin command -v smtp-sink"], "postfix", "mail in volume"),
+    Tool::apt("node", &["node", "--version"], "nodejs", "the webhook receiver in Node"),
+    Tool::apt("php", &["php", "--version"], "php-cli", "the webhook receiver in PHP"),
     Tool {
         name: "python",
-        probe: &["target/tools/python/bin/python3", "-c", "import aiosmtpd, moto.server"],
-        source: Source::Python(&["aiosmtpd==1.4.6", "moto[server]==5.2.5"]),
-        serves: "mail over SMTP and SES",
+        probe: &["target/tools/python/bin/python3", "-c", "import aiosmtpd, moto.server, standardwebhooks"],
+        source: Source::Python(&["aiosmtpd==1.4.6", "moto[server]==5.2.5", "standardwebhooks==1.1.0"]),
+        serves: "mail over SMTP and SES, webhooks in Python",
     },
 ];
 
