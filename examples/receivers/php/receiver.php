@@ -63,7 +63,9 @@ function keep(array $event, string $body): bool
 
 function folder(string $name = ''): string
 {
-    $path = rtrim((getenv('INBOX') ?: sys_get_temp_dir() . '/inbox') . "/$name", '/');
+    // No default: in a folder that others can write to, they could put events before the worker.
+    $inbox = getenv('INBOX') ?: throw new RuntimeException('INBOX is not set; it names the folder that keeps events');
+    $path = rtrim("$inbox/$name", '/');
     if (!is_dir($path) && !@mkdir($path, 0700, true) && !is_dir($path)) {
         throw new RuntimeException("the folder $path cannot be made");
     }
@@ -131,7 +133,8 @@ function work(): never
 {
     $turn = fopen(folder() . '/worker', 'c');
     if (!flock($turn, LOCK_EX | LOCK_NB)) {
-        exit("another worker runs here\n");
+        fwrite(STDERR, "another worker runs here\n");
+        exit(1);
     }
     for ($looks = 0;; $looks++) {
         if ($looks % 36_000 === 0) {
@@ -167,7 +170,11 @@ function receive(): array
 }
 
 if (PHP_SAPI === 'cli') {
-    ($argv[1] ?? '') === 'work' ? work() : exit("php -S 127.0.0.1:8000 receiver.php, and php receiver.php work\n");
+    if (($argv[1] ?? '') === 'work') {
+        work();
+    }
+    fwrite(STDERR, "usage: php -S 127.0.0.1:8000 receiver.php, and php receiver.php work\n");
+    exit(2);
 }
 [$status, $text] = receive();
 http_response_code($status);

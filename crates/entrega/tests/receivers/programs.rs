@@ -94,6 +94,18 @@ impl Program {
         Program { children, port, handled, _folder: folder }
     }
 
+    /// Whether one that knows no secret starts to listen, and what it says. For those that say it when they start.
+    pub fn run_without_secret(language: Language) -> (bool, String) {
+        let mut command = command(language, &vec![("WEBHOOK_SECRET", " ".to_owned())]);
+        let mut child = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        // Fails for a child that is gone, as it should be.
+        drop(child.kill());
+        let output = child.wait_with_output().unwrap();
+        (first.contains("listening"), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     /// Posts a body, and gives the status and the text of the answer.
     pub fn post(&self, body: &[u8], headers: &[(&str, &str)]) -> (u16, String) {
         let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -146,19 +158,23 @@ fn start_rust(secrets: &str, gap_wait: Duration, printed: SyncSender<String>) ->
 
 /// Node and Python choose a port and print it.
 fn start_process(language: Language, environment: &Environment, printed: SyncSender<String>) -> (Vec<Child>, u16) {
-    let (program, path) = match language {
-        Language::Node => (PathBuf::from("node"), "node/receiver.mjs"),
-        _ => (python(), "python/receiver.py"),
-    };
-    let mut command = Command::new(&program);
-    command.arg(example(path)).envs(environment.clone()).env("PORT", "0").stdout(Stdio::piped());
-    let mut child = spawn(&mut command);
+    let mut child = spawn(command(language, environment).stdout(Stdio::piped()));
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     stdout.read_line(&mut first).unwrap();
     let port = first.trim().strip_prefix("listening on ").and_then(|port| port.parse().ok());
     pass_lines(stdout, printed);
     (vec![child], port.unwrap_or_else(|| panic!("{language:?} says no port: {first:?}")))
+}
+
+fn command(language: Language, environment: &Environment) -> Command {
+    let (program, path) = match language {
+        Language::Node => (PathBuf::from("node"), "node/receiver.mjs"),
+        _ => (python(), "python/receiver.py"),
+    };
+    let mut command = Command::new(program);
+    command.arg(example(path)).envs(environment.clone()).env("PORT", "0");
+    command
 }
 
 /// PHP is told a port, and handles events in a second process.

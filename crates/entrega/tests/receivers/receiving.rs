@@ -110,6 +110,23 @@ fn knows_both_secrets_of_a_rotation(language: Language) {
     assert_eq!(program.post(&other, &[(X_SIGNATURE, &sign(&stranger, &other))]).0, 401);
 }
 
+/// HMAC takes an empty key, and everybody knows that one.
+#[test]
+fn no_receiver_runs_without_a_secret() {
+    for language in [Language::Node, Language::Python] {
+        if !language.is_left_out() {
+            let (is_listening, told) = Program::run_without_secret(language);
+            assert!(!is_listening && told.contains("WEBHOOK_SECRET is not set"), "{language:?}: {told}");
+        }
+    }
+    if !Language::Php.is_left_out() {
+        let program = Program::start(Language::Php, "");
+        let body = event("out_1", 1);
+        let (status, told) = program.post(&body, &[(X_SIGNATURE, "sha256=")]);
+        assert!(status == 500 && told.contains("WEBHOOK_SECRET is not set"), "{status} {told}");
+    }
+}
+
 macro_rules! in_every_language {
     ($($test:ident),* $(,)?) => {
         mod node { $(#[test] fn $test() { super::$test(super::Language::Node) })* }
