@@ -19,7 +19,9 @@ use crate::channel::email::transport::Transport;
 use crate::channel::http::HttpChannel;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
+use crate::endpoint::{ConfiguredError, put_configured};
 use crate::metrics::Metrics;
+use crate::seal::{Seal, SealError};
 use crate::sns::{Sns, SnsConfigError};
 use crate::store::local::{Disk, DiskError, HeapDisk, LocalStore, LsmDisk};
 use crate::store::redis::{RedisOpenError, RedisStore};
@@ -41,6 +43,8 @@ pub struct Engine {
     pub channels: HashMap<String, Arc<dyn Channel>>,
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// Seals the secrets of endpoints.
+    pub seal: Seal,
     /// What mails need beside a lane and a channel.
     pub mail: Mail,
 }
@@ -68,6 +72,12 @@ pub enum OpenError {
     /// The configuration names something that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The key of stored secrets cannot be used.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The configured endpoints cannot be put into the store.
+    #[error(transparent)]
+    Endpoints(#[from] ConfiguredError),
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up")]
     Client(#[from] ClientError),
@@ -115,6 +125,9 @@ impl Engine {
             StoreKind::Memory => Arc::new(local(Box::<HeapDisk>::default())?),
             StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
         };
+        let seal = config.seal()?;
+        let is_shared = matches!(config.store.kind, StoreKind::Redis(_));
+        put_configured(&*store, &seal, clock.now(), &config.endpoints, is_shared).await?;
         let client = Client::new(config.client()?)?;
         let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client.clone(), clock.clone()));
         let transports = transports(config, &clock)?;
@@ -127,6 +140,7 @@ impl Engine {
         let email = EmailChannel::new(transports, store.clone(), clock.clone(), config.mail.domain.clone());
         Ok(Engine {
             store,
+            seal,
             mail,
             chance: Chance::from_system(),
             metrics: Metrics::new(config.lanes.keys()),

@@ -12,6 +12,8 @@
 //!
 //! Back from it: [`sns`] reads what SES tells later about the mails it took.
 //!
+//! Beside it: [`endpoint`] says where webhooks may go, [`seal`] encrypts what must stay secret at rest.
+//!
 //! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
 //! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
 
@@ -22,10 +24,12 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dispatch;
+pub mod endpoint;
 pub mod engine;
 pub mod feedback;
 pub mod intake;
 pub mod metrics;
+pub mod seal;
 pub mod settle;
 pub mod sns;
 pub mod store;

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! - `world`: a server and a client for it; `access`: every route with every kind of wrong caller
-//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`: what the routes do
+//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`: what the routes do
 //! - `document`: what the OpenAPI document says is true; `connections`: slow and greedy callers, shutdown
 
 mod api {
@@ -12,6 +12,7 @@ mod api {
     mod connections;
     mod dead_letters;
     mod document;
+    mod endpoints;
     mod once;
     mod operations;
     mod submissions;

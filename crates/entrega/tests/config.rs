@@ -173,7 +173,7 @@ fn the_examples_in_the_comments_of_the_reference_load() {
         text.push('\n');
     }
     let config = load(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    assert_eq!(examples, 12);
+    assert_eq!(examples, 13);
     let http = lane(&config, "http");
     assert_eq!(http.throttle.as_ref().unwrap().max_requests, 100);
     assert_eq!(http.breaker.as_ref().unwrap().0.failures, 5);
@@ -182,6 +182,7 @@ fn the_examples_in_the_comments_of_the_reference_load() {
     assert_eq!(http.tenant_concurrency, 48);
     assert_eq!(http.rules[0].verdict, Verdict::Success);
     assert!(config.outbound.ca_file.is_some());
+    assert_eq!(config.endpoints.len(), 1);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! - `starting`: which servers are refused, and how; `tls`, `sentinels`: the other ways to reach one
 //! - `filling`, `draining`: a server whose memory is full, for the store and through the API
 //! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs
-//! - `hearing`: what nodes tell each other; `mailing`: what they know of mails
+//! - `hearing`: what nodes tell each other; `mailing`: what they know of mails; `endpoints`: where
+//!   webhooks go
 
 mod process;
 mod redis;
@@ -25,6 +26,7 @@ mod fixture;
 
 mod redis_store {
     mod draining;
+    mod endpoints;
     mod fencing;
     mod filling;
     mod hanging;

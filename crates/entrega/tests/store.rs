@@ -4,7 +4,8 @@
 //! - `fixture`: the world of a scenario; `worlds`: one line per store
 //! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
-//! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails
+//! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
+//!   `endpoints`: where webhooks go
 //! - `differential`: the lane machine and Redis, side by side
 //! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
 //!   stopped, broken and copied
@@ -22,6 +23,7 @@ mod store {
     mod dead_letters;
     mod differential;
     mod disk;
+    mod endpoints;
     mod explaining;
     mod fixture;
     mod listing;

@@ -5,13 +5,15 @@
 //! # Layout
 //! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
-//! - `jobs`, `submit`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `keys`, `health`: the calls, by noun
+//! - `jobs`, `submit`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
+//!   `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
 mod body;
 mod dlq;
 mod emails;
+mod endpoints;
 mod export;
 mod health;
 mod jobs;
@@ -37,7 +39,7 @@ use axum::Router;
 use axum::routing::{delete, get, post, put};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use self::auth::{hash_key, new_key};
@@ -76,6 +78,8 @@ struct Api {
     limits: ServerLimits,
     /// Room for bodies that are larger than most.
     large_bodies: Arc<Semaphore>,
+    /// Held from reading an endpoint to writing it, so that of two changes at once none is lost.
+    endpoint_changes: Mutex<()>,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,
 }
@@ -97,6 +101,7 @@ impl Api {
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
             limits,
+            endpoint_changes: Mutex::default(),
             shutdown,
         }
     }
@@ -135,6 +140,13 @@ fn router(api: Api) -> Router {
         .route("/v1/replays/{id}", get(replays::show))
         .route("/v1/tenants", get(tenants::list))
         .route("/v1/tenants/{tenant}", put(tenants::set))
+        .route("/v1/tenants/{tenant}/endpoints", get(endpoints::list))
+        .route(
+            "/v1/tenants/{tenant}/endpoints/{name}",
+            put(endpoints::set).get(endpoints::show).delete(endpoints::remove),
+        )
+        .route("/v1/tenants/{tenant}/endpoints/{name}/rotate", post(endpoints::rotate))
+        .route("/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", post(endpoints::forget_old_secret))
         .route("/v1/keys", post(keys::create).get(keys::list))
         .route("/v1/keys/{id}", delete(keys::remove))
         .route("/metrics", get(health::metrics))

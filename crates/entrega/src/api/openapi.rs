@@ -9,7 +9,7 @@ use utoipa::openapi::{Content, Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
-use super::{dlq, emails, export, health, jobs, keys, lanes, replays, ses, submit, suppressions, tenants};
+use super::{dlq, emails, endpoints, export, health, jobs, keys, lanes, replays, ses, submit, suppressions, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,6 +26,8 @@ use super::{dlq, emails, export, health, jobs, keys, lanes, replays, ses, submit
         dlq::list, dlq::show, dlq::stats, export::export, dlq::replay, replays::start, dlq::discard,
         replays::list, replays::show,
         tenants::list, tenants::set,
+        endpoints::set, endpoints::list, endpoints::show, endpoints::remove, endpoints::rotate,
+        endpoints::forget_old_secret,
         keys::create, keys::list, keys::remove,
         health::live, health::ready, health::metrics, document,
     ),

@@ -8,7 +8,9 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::endpoint::ENDPOINTS_MAX;
 use crate::intake::Refusal;
+use crate::seal::SealError;
 use crate::sns::SnsError;
 use crate::store::{ChangeError, KeyScope, StoreError};
 
@@ -75,6 +77,13 @@ pub(super) enum ApiError {
     NoTransport,
     #[error("no topic of SNS is listened to; list it under [ses] topics, and start again")]
     NoTopics,
+    #[error(
+        "this endpoint is from the configuration: change it there and start again; here it can be enabled, paused and \
+         disabled, with its url and without a secret"
+    )]
+    ConfiguredEndpoint,
+    #[error("this tenant has {ENDPOINTS_MAX} endpoints; remove one, or let several event types share one")]
+    TooManyEndpoints,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("this call failed by a mistake of the server's own; its log says more")]
@@ -87,6 +96,8 @@ pub(super) enum ApiError {
     Change(#[from] ChangeError),
     #[error(transparent)]
     Sns(#[from] SnsError),
+    #[error("the secret could not be sealed; the log says why")]
+    Seal(#[from] SealError),
 }
 
 /// When to try again with a store that is gone or full: it comes back by itself.
@@ -119,6 +130,8 @@ const UNREACHABLE: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:store-unreachable", "The store cannot be reached");
 const MEMORY_FULL: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:store-full", "The store's memory is full");
+const UNSEALED: Kind =
+    (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:unsealed", "A secret could not be sealed");
 const INTERNAL: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:internal", "A mistake of the server");
 const UNREADABLE: Kind = (StatusCode::INTERNAL_SERVER_ERROR, "urn:entrega:problem:store", "The store cannot be read");
 
@@ -153,7 +166,9 @@ impl ApiError {
             // What could not be fetched may be there when SNS tries again.
             ApiError::Sns(SnsError::Certificate { .. } | SnsError::Confirm { .. }) => NOT_FETCHED,
             ApiError::NoTopics | ApiError::Sns(_) => UNTRUSTED,
+            ApiError::ConfiguredEndpoint | ApiError::TooManyEndpoints => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
+            ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,

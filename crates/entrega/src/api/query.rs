@@ -9,7 +9,9 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
 
 use super::Api;
 use super::body::absent_or_repeated;
@@ -39,6 +41,16 @@ pub(super) struct JobPath(pub(super) JobId);
 /// The name of a lane in a path.
 pub(super) struct LanePath(pub(super) LaneName);
 
+/// A tenant and one of its endpoints in a path.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct EndpointPath {
+    /// Whose.
+    pub(super) tenant: String,
+    /// The endpoint's name.
+    pub(super) name: String,
+}
+
 /// Any other id in a path.
 pub(super) struct TextPath(pub(super) String);
 
@@ -62,6 +74,14 @@ impl FromRequestParts<Arc<Api>> for LanePath {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<LanePath, ApiError> {
         named(parts, "lane").await.map(LanePath)
+    }
+}
+
+impl FromRequestParts<Arc<Api>> for EndpointPath {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<EndpointPath, ApiError> {
+        let path = Path::<EndpointPath>::from_request_parts(parts, &()).await;
+        path.map(|Path(path)| path).map_err(|_| ApiError::NotFound { what: "endpoint" })
     }
 }
 

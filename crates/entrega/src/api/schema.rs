@@ -254,3 +254,20 @@ pub(super) struct ReplayRun {
     #[schema(required = true)]
     cursor: Option<Vec<String>>,
 }
+
+/// Whether an endpoint is called.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(super) enum EndpointState {
+    Enabled,
+    Paused,
+    Disabled,
+}
+
+/// Who set an endpoint up.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(super) enum EndpointOrigin {
+    Config,
+    Api,
+}

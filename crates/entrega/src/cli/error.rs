@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::out::clean;
 use crate::config::ConfigError;
 use crate::dispatch::RunError;
+use crate::endpoint::ConfiguredError;
 use crate::engine::OpenError;
 
 /// An RFC 9457 answer of the server.
@@ -117,6 +118,9 @@ impl From<OpenError> for CliError {
             OpenError::Config(error) => CliError::Config(error),
             OpenError::Disk(error) => CliError::Store(error.to_string()),
             OpenError::Redis(error) => CliError::Store(error.to_string()),
+            OpenError::Endpoints(ConfiguredError::Store(error)) => CliError::Store(error.to_string()),
+            OpenError::Endpoints(error) => CliError::failed(error),
+            OpenError::Seal(error) => CliError::failed(error),
             OpenError::Client(error) => CliError::failed(error),
             OpenError::Sns(error) => CliError::failed(error),
             OpenError::Transport { .. } => CliError::failed(error),

@@ -71,6 +71,7 @@ impl World {
         let mails: Arc<dyn Channel> = channel.clone();
         let engine = Arc::new(Engine {
             mail: Mail::default(),
+            seal: crate::seal::Seal::from_key([7; 32]),
             store: Arc::new(store),
             metrics: Metrics::new(config.lanes.keys()),
             channels: HashMap::from([("http".to_owned(), channel), ("email".to_owned(), mails)]),

@@ -6,8 +6,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use entrega_core::name::{BadName, LaneName};
+use entrega_core::name::{BadName, LaneName, TenantName};
 use entrega_core::policy::BadPolicy;
+
+use crate::endpoint::BadEndpoint;
+use crate::seal::SealError;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +117,45 @@ pub enum ConfigError {
         /// What is wrong with it.
         source: BadPolicy,
     },
+    /// A tenant that cannot be called so.
+    #[error("{origin}: [tenants]: {source}")]
+    BadTenantName {
+        /// Where it was given.
+        origin: Origin,
+        /// What is wrong with it.
+        source: BadName,
+    },
+    /// An endpoint that cannot be called so.
+    #[error("{origin}: [tenants.{tenant}.endpoints]: the name of an endpoint must be {source}")]
+    BadEndpointName {
+        /// Whose.
+        tenant: TenantName,
+        /// Where it was given.
+        origin: Origin,
+        /// What would be right.
+        source: BadEndpoint,
+    },
+    /// An endpoint without a URL or without a secret.
+    #[error("{}an endpoint needs a URL and a secret; set {missing} too", origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default())]
+    HalfEndpoint {
+        /// Where the other half was given, if it was.
+        origin: Option<Origin>,
+        /// The key or the variable that is not there.
+        missing: String,
+    },
+    /// More endpoints than a tenant can have.
+    #[error("{origin}: [tenants.{tenant}.endpoints]: at most {most} endpoints; several event types can share one")]
+    TooManyEndpoints {
+        /// Whose.
+        tenant: TenantName,
+        /// Where they were given.
+        origin: Origin,
+        /// How many there can be.
+        most: usize,
+    },
+    /// No key to seal secrets with.
+    #[error(transparent)]
+    BadSecretKey(#[from] SealError),
     /// The operator's key is not fit for a header, or easily guessed.
     #[error("ENTREGA_ADMIN_KEY: must be {least} to {most} visible ASCII characters without spaces")]
     BadAdminKey {

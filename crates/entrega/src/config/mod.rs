@@ -6,10 +6,11 @@
 //! - `defaults.toml`: every key with its default, built in; also the reference
 //! - `source`: the places; `layer`: merged into one table
 //! - `section`: reading a table, refusing what is unknown or does not fit
-//! - `lane`: the policies; `mail`: the ways out of mails
+//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go
 //! - `print`: the way back to text
 //! - `error`: what can be wrong
 
+mod endpoints;
 mod error;
 mod lane;
 mod layer;
@@ -31,11 +32,14 @@ use entrega_core::policy::LanePolicy;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tracing_subscriber::EnvFilter;
 
+pub use self::endpoints::EndpointConfig;
 pub use self::error::{ConfigError, Origin};
 pub use self::mail::{MailConfig, TransportConfig, TransportKind};
 pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
+use crate::chance::secret_bytes;
+use crate::seal::{self, SECRET_KEY_VARIABLE, Seal, SealError};
 use crate::sns::SnsConfig;
 use crate::store::local::LocalOptions;
 use crate::store::redis::{self, RedisOptions, TimeOf};
@@ -176,8 +180,12 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// Where the webhooks of each tenant go.
+    pub endpoints: Vec<EndpointConfig>,
     /// The operator's key, where the environment sets it.
     pub admin_key: Option<Secret>,
+    /// The key that secrets are sealed with, where the environment sets it.
+    pub secret_key: Option<Secret>,
 }
 
 impl Config {
@@ -198,12 +206,16 @@ impl Config {
             log: read_log(root.get_default("log")?.section()?)?,
             shutdown: read_shutdown(root.get_default("shutdown")?.section()?)?,
             lanes: read_lanes(root.get_default("lanes")?.section()?)?,
+            endpoints: Vec::new(),
             admin_key: read_admin_key(&sources.env)?,
+            secret_key: read_secret_key(&sources.env)?,
         };
-        root.finish()?;
         if sources.options.dev {
             config.open_for_development();
         }
+        // What may be called is known only now.
+        config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &config.filter())?;
+        root.finish()?;
         config.check_listen(layers.origin("server.listen"))?;
         Ok(config)
     }
@@ -276,6 +288,14 @@ impl Config {
             time_of: TimeOf::Server,
             lease: None,
             claim_ahead: true,
+        }
+    }
+
+    /// What secrets are sealed with before they are stored. A store in memory leaves no file: its key goes with it.
+    pub fn seal(&self) -> Result<Seal, SealError> {
+        match (&self.secret_key, &self.store.kind) {
+            (None, StoreKind::Memory) => Ok(Seal::from_key(secret_bytes())),
+            (key, _) => Seal::of(key.as_ref().map(Secret::reveal), &self.store.data),
         }
     }
 
@@ -398,5 +418,14 @@ fn read_admin_key(env: &[(String, String)]) -> Result<Option<Secret>, ConfigErro
     match length_fits && key.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(Some(Secret(key.clone()))),
         false => Err(ConfigError::BadAdminKey { least: ADMIN_KEY_LENGTH_MIN, most: ADMIN_KEY_LENGTH_MAX }),
+    }
+}
+
+fn read_secret_key(env: &[(String, String)]) -> Result<Option<Secret>, ConfigError> {
+    let found = env.iter().find(|(name, _)| name == SECRET_KEY_VARIABLE);
+    let Some((_, key)) = found.filter(|(_, key)| !key.is_empty()) else { return Ok(None) };
+    match seal::is_key(key) {
+        true => Ok(Some(Secret(key.clone()))),
+        false => Err(SealError::BadKey.into()),
     }
 }

@@ -1,15 +1,17 @@
 //! Printing: a configuration as TOML.
 //! Invariant: what is printed loads again to an equal configuration, under the same environment's plain names.
-//! Never: shows a secret.
+//! Never: shows a secret. That of an endpoint is printed as `***`, which is too short to load: nobody signs with it.
 
 use entrega_core::backoff::Backoff;
 use entrega_core::classify::Rule;
 use entrega_core::policy::{Fairness, LanePolicy, Retry};
 use entrega_core::time::format_duration;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
 
 use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane};
+use crate::seal::SECRET_KEY_VARIABLE;
 use crate::store::redis;
 
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
@@ -41,12 +43,30 @@ impl Config {
             ),
             ("shutdown".to_owned(), keys([("grace", duration(self.shutdown.grace))])),
             ("lanes".to_owned(), Value::Table(lanes.collect())),
+            ("tenants".to_owned(), Value::Table(self.tenants_table())),
         ]);
-        let secret = match self.admin_key {
-            Some(_) => format!("# {ADMIN_KEY_VARIABLE} = \"***\" comes from the environment\n\n"),
-            None => String::new(),
-        };
-        format!("{secret}{table}")
+        let mut secrets = String::new();
+        for (name, key) in [(ADMIN_KEY_VARIABLE, &self.admin_key), (SECRET_KEY_VARIABLE, &self.secret_key)] {
+            if key.is_some() {
+                secrets += &format!("# {name} = \"***\" comes from the environment\n\n");
+            }
+        }
+        format!("{secrets}{table}")
+    }
+
+    fn tenants_table(&self) -> Table {
+        let mut tenants: BTreeMap<String, Table> = BTreeMap::new();
+        for endpoint in &self.endpoints {
+            let keys = keys([
+                ("url", Value::from(endpoint.url.as_str())),
+                ("secret", Value::from("***")),
+                ("event_types", Value::from(endpoint.event_types.clone())),
+                ("enabled", Value::from(endpoint.enabled)),
+            ]);
+            tenants.entry(endpoint.tenant.to_string()).or_default().insert(endpoint.name.clone(), keys);
+        }
+        let settings = |endpoints| keys([("endpoints", Value::Table(endpoints))]);
+        tenants.into_iter().map(|(tenant, endpoints)| (tenant, settings(endpoints))).collect()
     }
 
     fn server_table(&self) -> Table {

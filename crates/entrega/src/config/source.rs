@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::endpoints;
 use super::error::{ConfigError, Origin};
 use super::layer::{self, Layers};
 use super::{DEFAULTS, FILE_NAME};
@@ -85,7 +86,7 @@ pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
     }
     let mut env: Vec<&(String, String)> = sources.env.iter().collect();
     env.sort();
-    for (name, text) in env {
+    for (name, text) in &env {
         if let Some(layer) = layer::from_variable(name, text)? {
             layers.add(layer, &Origin::Env(name.clone()));
         }
@@ -94,6 +95,11 @@ pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
         let given = sources.env.iter().find(|(given, text)| given == name && !text.is_empty());
         if let Some((_, text)) = given {
             layers.add(layer::at(path, Value::from(text.as_str())), &Origin::Env(name.to_owned()));
+        }
+    }
+    for (name, text) in env {
+        if let Some(layer) = endpoints::from_variable(name, text) {
+            layers.add(layer, &Origin::Env(name.clone()));
         }
     }
     for (flag, section, key, value) in flags(&sources.options) {

@@ -3,12 +3,14 @@
 //! Never: lets a type of its backend out; the rest of the program cannot tell the stores apart.
 //!
 //! # Layout
-//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`MailRegistry`]: the verbs; [`Store`] is all of them
-//! - `view`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`MailRegistry`]: the verbs; [`Store`] is all
+//!   of them
+//! - `view`, `endpoint`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
 //! - `redis`: any number of processes share it
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
+mod endpoint;
 mod export;
 pub mod local;
 mod mail;
@@ -28,13 +30,14 @@ use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use tokio::sync::Notify;
 
+pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 use self::view::Held;
 pub use self::view::*;
 
 /// Everything a store does.
-pub trait Store: JobStore + DeadLetterStore + Registry + MailRegistry {}
-impl<S: JobStore + DeadLetterStore + Registry + MailRegistry> Store for S {}
+pub trait Store: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry {}
+impl<S: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry> Store for S {}
 
 /// The way of a job.
 #[async_trait]
@@ -151,6 +154,21 @@ pub trait Registry: Send + Sync + 'static {
     async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError>;
     /// The replays under way that this process carries on: of several nodes, one does. Asked often, so cheap.
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError>;
+}
+
+/// Where the webhooks of each tenant go. Every event asks, so what is read is read from memory.
+#[async_trait]
+pub trait EndpointRegistry: Send + Sync + 'static {
+    /// Keeps an endpoint, in the place of the one with its name.
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError>;
+    /// Forgets an endpoint; whether there was one.
+    async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError>;
+    /// One endpoint.
+    fn endpoint(&self, tenant: &TenantName, name: &str) -> Option<Arc<Endpoint>>;
+    /// The endpoints of a tenant, by name.
+    fn endpoints_of(&self, tenant: &TenantName) -> Vec<Arc<Endpoint>>;
+    /// All endpoints, by tenant and name.
+    fn endpoints(&self) -> Vec<Arc<Endpoint>>;
 }
 
 /// What is known of addresses, and of mails after they were sent. Addresses are the same whatever their case.

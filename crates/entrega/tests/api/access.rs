@@ -20,7 +20,7 @@ const fn with(route: Route, body: fn() -> Value) -> Route {
     Route { body, ..route }
 }
 
-pub const ROUTES: [Route; 35] = [
+pub const ROUTES: [Route; 41] = [
     with(route("POST", "/v1/jobs", "send"), || json!({"request": {"url": "https://example.com"}})),
     route("GET", "/v1/jobs", "read"),
     route("GET", "/v1/jobs/{id}", "read"),
@@ -51,6 +51,15 @@ pub const ROUTES: [Route; 35] = [
     route("GET", "/v1/replays/{id}", "read"),
     route("GET", "/v1/tenants", "read"),
     with(route("PUT", "/v1/tenants/{tenant}", "admin"), || json!({"weight": 2})),
+    with(
+        route("PUT", "/v1/tenants/{tenant}/endpoints/{name}", "send"),
+        || json!({"url": "https://example.com/hooks", "secret": "a-secret-of-their-own"}),
+    ),
+    route("GET", "/v1/tenants/{tenant}/endpoints", "read"),
+    route("GET", "/v1/tenants/{tenant}/endpoints/{name}", "read"),
+    route("DELETE", "/v1/tenants/{tenant}/endpoints/{name}", "send"),
+    route("POST", "/v1/tenants/{tenant}/endpoints/{name}/rotate", "send"),
+    route("POST", "/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", "send"),
     with(route("POST", "/v1/keys", "admin"), || json!({"tenant": "t", "scopes": ["read"]})),
     route("GET", "/v1/keys", "admin"),
     route("DELETE", "/v1/keys/{id}", "admin"),
@@ -73,6 +82,8 @@ struct Things {
 
 /// An address that their tenant does not write to.
 const SUPPRESSED: &str = "gone@example.com";
+/// The name of an endpoint that their tenant has.
+const ENDPOINT: &str = "default";
 
 impl Things {
     async fn of(world: &World, tenant: &str) -> Things {
@@ -84,6 +95,8 @@ impl Things {
         let mail = world.mail(tenant).await;
         let wish = json!({"tenant": tenant, "address": SUPPRESSED, "reason": "asked for it"});
         world.post("/v1/suppressions", ADMIN, wish).await.expect(201);
+        let endpoint = format!("/v1/tenants/{tenant}/endpoints/{ENDPOINT}");
+        world.call("PUT", &endpoint, ADMIN, json!({"url": "https://example.com/hooks"})).await.expect(201);
         Things { job, dead, replay: text(&replay["replayId"]), key: text(&key["id"]), mail }
     }
 
@@ -100,6 +113,7 @@ impl Things {
             .replace("{id}", id)
             .replace("{lane}", "http")
             .replace("{tenant}", "ours")
+            .replace("{name}", ENDPOINT)
             .replace("{address}", SUPPRESSED)
     }
 }

@@ -139,6 +139,8 @@ async fn answers_have_the_shapes_that_the_document_gives_them() {
     let discard = world.post(&format!("/v1/dlq/{discarded}/discard"), ADMIN, json!({"reason": "known"})).await;
     let replay = world.post(&format!("/v1/dlq/{dead}/replay"), ADMIN, Value::Null).await;
     let array = json!([{"request": {"url": "https://e.com"}}, {"request": {"url": "nope"}}]);
+    let endpoint = "/v1/tenants/ours/endpoints/default";
+    let hooks = || json!({"url": "https://example.com/hooks"});
     let answers = [
         ("POST", "/v1/keys", key),
         ("POST", "/v1/dlq/replay", run),
@@ -160,6 +162,15 @@ async fn answers_have_the_shapes_that_the_document_gives_them() {
         ("GET", "/v1/replays", world.get("/v1/replays", ADMIN).await),
         ("GET", "/v1/tenants", world.get("/v1/tenants", ADMIN).await),
         ("PUT", "/v1/tenants/{tenant}", world.call("PUT", "/v1/tenants/ours", ADMIN, json!({"weight": 2})).await),
+        ("PUT", "/v1/tenants/{tenant}/endpoints/{name}", world.call("PUT", endpoint, ADMIN, hooks()).await),
+        ("PUT", "/v1/tenants/{tenant}/endpoints/{name}", world.call("PUT", endpoint, ADMIN, hooks()).await),
+        ("GET", "/v1/tenants/{tenant}/endpoints/{name}", world.get(endpoint, ADMIN).await),
+        ("GET", "/v1/tenants/{tenant}/endpoints", world.get("/v1/tenants/ours/endpoints", ADMIN).await),
+        (
+            "POST",
+            "/v1/tenants/{tenant}/endpoints/{name}/rotate",
+            world.post(&format!("{endpoint}/rotate"), ADMIN, Value::Null).await,
+        ),
         ("GET", "/v1/keys", world.get("/v1/keys", ADMIN).await),
         ("GET", "/health/live", world.get("/health/live", "").await),
         ("GET", "/health/ready", world.get("/health/ready", "").await),

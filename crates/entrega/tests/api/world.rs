@@ -100,6 +100,7 @@ pub fn engine(clock: &Clock) -> Engine {
         LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
+        seal: entrega::seal::Seal::from_key([7; 32]),
         mail: Mail { has_transport: true, ..Mail::default() },
         store: Arc::new(store),
         clock: clock.clone(),

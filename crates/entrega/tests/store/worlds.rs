@@ -145,6 +145,12 @@ macro_rules! exercise {
                 replay_runs_are_kept_newest_first
                 a_store_says_how_it_is
             }
+            endpoints {
+                an_endpoint_is_kept_whole_until_it_is_removed
+                endpoints_are_a_tenants_own_and_listed_by_name
+                of_many_who_remove_an_endpoint_one_did
+                what_was_put_is_there_at_once_whoever_else_writes
+            }
             mail {
                 a_suppressed_address_is_known_whatever_its_case
                 a_suppression_is_a_tenants_own

@@ -6,7 +6,7 @@
 //! | `live` | job id | [`Live`], until it ends; read whole at start-up |
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
-//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `format` | JSON |
+//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
 //! | `once` | `expiry/<moment>/key/<tenant>/<key>` | nothing; what a sweep looks for |

@@ -1,4 +1,4 @@
-//! What operators set up: keys, weights, pauses, replays under way.
+//! What operators set up: keys, weights, pauses, replays under way, endpoints.
 //! Invariant: all of it is in memory, because requests and turns ask for it; the disk has the same.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,10 @@ use serde::Serialize;
 
 use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::{LocalStore, Shared, records};
-use crate::store::{ApiKey, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView};
+use crate::store::endpoint::{self, Endpoints};
+use crate::store::{
+    ApiKey, Endpoint, EndpointRegistry, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView,
+};
 
 #[derive(Default)]
 pub(super) struct Registered {
@@ -19,6 +22,7 @@ pub(super) struct Registered {
     keys_by_hash: HashMap<[u8; 32], Arc<ApiKey>>,
     tenants: BTreeMap<TenantName, TenantSettings>,
     replays: BTreeMap<String, ReplayRun>,
+    endpoints: Endpoints,
 }
 
 impl Registered {
@@ -61,6 +65,7 @@ impl Shared {
             Some(("replay", id)) => {
                 registered.replays.insert(id.to_owned(), records::decode_json(Table::Registry, value)?);
             }
+            Some(("endpoint", _)) => registered.endpoints.put(records::decode_json(Table::Registry, value)?),
             Some(("paused", lane)) => {
                 if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
                     lane.machine.lock().pause();
@@ -156,5 +161,40 @@ impl Registry for LocalStore {
         let registered = self.shared.registered.read();
         let running = registered.replays.values().filter(|run| run.status == ReplayStatus::Running);
         Ok(running.cloned().collect())
+    }
+}
+
+#[async_trait]
+impl EndpointRegistry for LocalStore {
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError> {
+        let kept = endpoint.clone();
+        let then = move |shared: &Shared| shared.registered.write().endpoints.put(kept);
+        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &endpoint, then).await
+    }
+
+    async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
+        // Of two who remove the same endpoint, one did.
+        let _one_at_a_time = self.shared.changes.lock().await;
+        if self.endpoint(tenant, name).is_none() {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        batch.remove(Table::Registry, Key::Text(endpoint::key_of(tenant, name)));
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let then = move |shared: &Shared| shared.registered.write().endpoints.remove(&tenant, &name);
+        self.shared.change_then(batch, then).await?;
+        Ok(true)
+    }
+
+    fn endpoint(&self, tenant: &TenantName, name: &str) -> Option<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.get(tenant, name)
+    }
+
+    fn endpoints_of(&self, tenant: &TenantName) -> Vec<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.of(tenant)
+    }
+
+    fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.all()
     }
 }

@@ -150,6 +150,8 @@ struct Shared {
     node: String,
     lanes: BTreeMap<LaneName, Arc<LaneCell>>,
     registered: RwLock<Registered>,
+    /// Held while the registry is read and put down.
+    refreshing: tokio::sync::Mutex<()>,
     waiters: Waiters,
     pulse: Mutex<Pulse>,
     /// Settlements that came after their lease had ended.
@@ -193,6 +195,7 @@ impl RedisStore {
             clock,
             options,
             registered: RwLock::default(),
+            refreshing: tokio::sync::Mutex::default(),
             waiters: Waiters::default(),
             pulse: Mutex::new(pulse),
             stale: AtomicU64::new(0),

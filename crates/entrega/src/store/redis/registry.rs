@@ -1,5 +1,5 @@
-//! What operators set up: keys, weights, replays under way.
-//! Invariant: keys are in memory, because every request asks for one; a change on any node reaches the others at once,
+//! What operators set up: keys, weights, replays under way, endpoints.
+//! Invariant: keys and endpoints are in memory, because every request or event asks for one; a change on any node reaches the others at once,
 //! or within seconds if its news is lost.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,11 @@ use super::answer::{Reader, time};
 use super::link::store_error;
 use super::script::{Call, Verb, even_when_full};
 use super::{LaneCell, RedisStore, Shared, schema};
-use crate::store::{ApiKey, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView, records};
+use crate::store::endpoint::{self, Endpoints};
+use crate::store::{
+    ApiKey, Endpoint, EndpointRegistry, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView,
+    records,
+};
 
 /// How long a node carries replays on without saying so again.
 const LEAD: Duration = Duration::from_secs(3);
@@ -30,6 +34,7 @@ pub(super) struct Registered {
     tenants: BTreeMap<TenantName, TenantSettings>,
     /// Whether a replay was under way when the registry was last read.
     has_replays: bool,
+    endpoints: Endpoints,
 }
 
 impl Registered {
@@ -48,6 +53,7 @@ impl Registered {
                 let run: ReplayRun = records::decode_json(value)?;
                 self.has_replays |= run.status == ReplayStatus::Running;
             }
+            Some(("endpoint", _)) => self.endpoints.put(records::decode_json(value)?),
             _ => {}
         }
         Ok(())
@@ -84,6 +90,8 @@ impl Shared {
     }
 
     pub(super) async fn refresh_registry(&self) -> Result<(), StoreError> {
+        // What was read last is put down last: an older state must not take the place of a newer one.
+        let _one_at_a_time = self.refreshing.lock().await;
         let mut registered = Registered::default();
         for (field, value) in self.fields().await? {
             if let Err(error) = registered.read(&field, &value) {
@@ -111,6 +119,13 @@ impl Shared {
     async fn put(&self, field: String, value: &impl Serialize) -> Result<(), StoreError> {
         let (key, json) = (self.registry_key(), records::encode_json(value));
         self.link.ask(&even_when_full(&[b"HSET", key.as_bytes(), field.as_bytes(), &json])).await.map(drop)
+    }
+
+    /// Forgets a field; whether there was one.
+    async fn remove(&self, field: &str) -> Result<bool, StoreError> {
+        let removed = self.link.ask(redis::cmd("HDEL").arg(self.registry_key()).arg(field)).await?;
+        self.announce().await?;
+        Ok(READING.number(&removed)? == 1)
     }
 
     /// Tells the other nodes, and this one.
@@ -195,11 +210,7 @@ impl Registry for RedisStore {
     }
 
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
-        let mut remove = redis::cmd("HDEL");
-        remove.arg(self.shared.registry_key()).arg(format!("key/{id}"));
-        let removed = READING.number(&self.shared.link.ask(&remove).await?)?;
-        self.shared.announce().await?;
-        Ok(removed == 1)
+        self.shared.remove(&format!("key/{id}")).await
     }
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -249,5 +260,29 @@ impl Registry for RedisStore {
         let mut runs = self.shared.runs().await?;
         runs.retain(|run| run.status == ReplayStatus::Running);
         Ok(runs)
+    }
+}
+
+#[async_trait]
+impl EndpointRegistry for RedisStore {
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError> {
+        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &endpoint).await?;
+        self.shared.announce().await
+    }
+
+    async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
+        self.shared.remove(&endpoint::key_of(tenant, name)).await
+    }
+
+    fn endpoint(&self, tenant: &TenantName, name: &str) -> Option<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.get(tenant, name)
+    }
+
+    fn endpoints_of(&self, tenant: &TenantName) -> Vec<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.of(tenant)
+    }
+
+    fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.shared.registered.read().endpoints.all()
     }
 }

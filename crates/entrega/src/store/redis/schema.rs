@@ -2,7 +2,7 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `format` → JSON |
+//! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `endpoint/<tenant>/<name>` `format` → JSON |
 //! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
 //! | `<prefix>:suppressed:<tenant>` | hash: address → since when, code and all of a suppression (see `mail`) |
 //! | `<prefix>:addresses:<tenant>` | sorted set: the same addresses, for listings |

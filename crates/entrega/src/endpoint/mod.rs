@@ -1,0 +1,157 @@
+//! Endpoints: what may be said of one, whoever says it.
+//! Invariant: the configuration and the API keep the same rules; an endpoint that passes can be stored, shown and called.
+//! Never: stores a secret that is not sealed.
+//!
+//! # Layout
+//! - here: the rules, and new secrets
+//! - `configured`: from the configuration to the store, at start
+
+mod configured;
+
+use entrega_call::{AddressFilter, UrlProblem};
+use http::Uri;
+
+pub use self::configured::{ConfiguredError, put_configured};
+
+use crate::chance::secret_bytes;
+
+/// Endpoints of one tenant.
+pub const ENDPOINTS_MAX: usize = 100;
+/// Characters of an endpoint's name.
+pub const NAME_LENGTH_MAX: usize = 32;
+/// The shortest and the longest secret that somebody may bring along.
+pub const SECRET_LENGTH_MIN: usize = 16;
+/// See [`SECRET_LENGTH_MIN`].
+pub const SECRET_LENGTH_MAX: usize = 128;
+/// Event types that one endpoint may name.
+pub const EVENT_TYPES_MAX: usize = 20;
+/// Characters of an event type.
+pub const EVENT_TYPE_LENGTH_MAX: usize = 64;
+
+const SECRET_PREFIX: &str = "whsec_";
+const SECRET_CHARS: usize = 32;
+const ALPHANUMERICS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/// What is wrong with an endpoint; reads well after "must be".
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadEndpoint {
+    /// A name that cannot stand in a path.
+    #[error("1 to {NAME_LENGTH_MAX} characters of a-z, 0-9, _ and -")]
+    Name,
+    /// A secret that is easily guessed, or unfit for a file or a shell.
+    #[error("{SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX} visible ASCII characters without spaces")]
+    Secret,
+    /// No such event can be.
+    #[error("1 to {EVENT_TYPE_LENGTH_MAX} characters of a-z, . and _, such as email.sent")]
+    EventType,
+    /// A list that is longer than what there is.
+    #[error("a list of at most {EVENT_TYPES_MAX} event types; leave it out or empty for all")]
+    EventTypes,
+    /// Not a URL at all.
+    #[error("an absolute URL, such as https://example.com/hooks")]
+    NoUrl,
+    /// A URL that would not be called.
+    #[error("a URL that may be called: {0}")]
+    Url(#[from] UrlProblem),
+}
+
+/// Refuses a name that breaks the rules.
+pub fn check_name(name: &str) -> Result<(), BadEndpoint> {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
+    fits((1..=NAME_LENGTH_MAX).contains(&name.len()) && name.chars().all(is_allowed), BadEndpoint::Name)
+}
+
+/// Refuses a secret that somebody brought along and should not use.
+pub fn check_secret(secret: &str) -> Result<(), BadEndpoint> {
+    let length_fits = (SECRET_LENGTH_MIN..=SECRET_LENGTH_MAX).contains(&secret.len());
+    fits(length_fits && secret.bytes().all(|byte| byte.is_ascii_graphic()), BadEndpoint::Secret)
+}
+
+/// Refuses what cannot be the type of an event.
+pub fn check_event_type(event_type: &str) -> Result<(), BadEndpoint> {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || matches!(c, '.' | '_');
+    let length_fits = (1..=EVENT_TYPE_LENGTH_MAX).contains(&event_type.len());
+    fits(length_fits && event_type.chars().all(is_allowed), BadEndpoint::EventType)
+}
+
+/// Refuses a URL that the outbound filter would not let through; its name is resolved and filtered when it is called.
+pub fn check_url(filter: &AddressFilter, url: &str) -> Result<(), BadEndpoint> {
+    let url: Uri = url.parse().map_err(|_| BadEndpoint::NoUrl)?;
+    Ok(filter.check_url(&url)?)
+}
+
+fn fits(it_does: bool, otherwise: BadEndpoint) -> Result<(), BadEndpoint> {
+    if it_does { Ok(()) } else { Err(otherwise) }
+}
+
+/// A new secret: `whsec_` and 32 letters and digits that nobody can guess.
+pub fn new_secret() -> String {
+    // The bytes past the last whole alphabet would make its first characters likelier.
+    let fair = u8::MAX - u8::MAX % ALPHANUMERICS.len() as u8;
+    let bytes = std::iter::repeat_with(secret_bytes::<{ 2 * SECRET_CHARS }>).flatten();
+    let chars = bytes.filter(|byte| *byte < fair).map(|byte| char::from(ALPHANUMERICS[usize::from(byte) % 62]));
+    SECRET_PREFIX.chars().chain(chars.take(SECRET_CHARS)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn names_secrets_and_event_types_keep_their_rules() {
+        for (name, is_good) in
+            [("default", true), ("a-1_b", true), ("", false), ("A", false), ("a.b", false), ("a/b", false)]
+        {
+            assert_eq!(check_name(name).is_ok(), is_good, "{name}");
+        }
+        assert!(check_name(&"x".repeat(32)).is_ok() && check_name(&"x".repeat(33)).is_err());
+        for (secret, is_good) in
+            [(&*"x".repeat(15), false), (&"x".repeat(16), true), (&"x".repeat(128), true), (&"x".repeat(129), false)]
+        {
+            assert_eq!(check_secret(secret).is_ok(), is_good, "{secret}");
+        }
+        assert!(check_secret("sixteen with room").is_err() && check_secret("não-é-um-segredo!").is_err());
+        for (event_type, is_good) in [("email.retry_scheduled", true), ("", false), ("Email", false), ("a b", false)] {
+            assert_eq!(check_event_type(event_type).is_ok(), is_good, "{event_type}");
+        }
+        assert!(check_event_type(&"a".repeat(64)).is_ok() && check_event_type(&"a".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn a_url_is_https_unless_more_is_open() {
+        let open = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+        let closed = AddressFilter::default();
+        for (url, when_closed, when_open) in [
+            ("https://m2.example.com/hooks", true, true),
+            ("http://m2.example.com/hooks", false, true),
+            ("https://127.0.0.1:9000/hooks", false, true),
+            ("https://user:pw@example.com/", false, false),
+            ("ftp://example.com/", false, false),
+            ("/hooks", false, false),
+            ("a b", false, false),
+        ] {
+            assert_eq!(check_url(&closed, url).is_ok(), when_closed, "{url}");
+            assert_eq!(check_url(&open, url).is_ok(), when_open, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_new_secret_is_a_prefix_and_32_letters_and_digits_each_as_likely() {
+        let mut counts: BTreeMap<char, u32> = BTreeMap::new();
+        for _ in 0..2000 {
+            let secret = new_secret();
+            let chars = secret.strip_prefix("whsec_").unwrap();
+            assert_eq!((chars.len(), check_secret(&secret)), (32, Ok(())), "{secret}");
+            chars.chars().for_each(|c| *counts.entry(c).or_default() += 1);
+        }
+        assert_eq!(counts.len(), 62);
+        // About 1032 each; eight standard deviations either way. A byte modulo 62 would give the first eight 1250.
+        assert!(counts.values().all(|count| (780..1290).contains(count)), "{counts:?}");
+        let (first, rest): (Vec<_>, Vec<_>) = counts.iter().partition(|(c, _)| ('A'..='H').contains(*c));
+        let mean =
+            |part: &[(&char, &u32)]| part.iter().map(|(_, count)| f64::from(**count)).sum::<f64>() / part.len() as f64;
+        assert!((mean(&first) / mean(&rest) - 1.0).abs() < 0.1, "{} {}", mean(&first), mean(&rest));
+    }
+}
