@@ -99,11 +99,14 @@ impl Seal {
     pub fn seal(&self, secret: &str, context: &str) -> Result<Sealed, SealError> {
         let nonce: [u8; NONCE_LEN] = secret_bytes();
         let mut bytes = secret.as_bytes().to_vec();
-        self.with_key(|key| {
-            let aad = Aad::from(context.as_bytes());
-            key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes)
-                .expect("a secret is shorter than 256 GiB");
-        })?;
+        self.with_key(
+            |file| kept_key(file)?.map_or_else(|| keep_new_key(file), Ok),
+            |key| {
+                let aad = Aad::from(context.as_bytes());
+                key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes)
+                    .expect("a secret is shorter than 256 GiB");
+            },
+        )?;
         let whole = [nonce.as_slice(), &bytes].concat();
         Ok(Sealed(format!("{VERSION}{}", STANDARD_NO_PAD.encode(whole))))
     }
@@ -111,27 +114,35 @@ impl Seal {
     /// Opens what was sealed for this context.
     ///
     /// # Errors
-    /// [`SealError::Locked`] if it does not open; otherwise the file of the key cannot be read or made.
+    /// [`SealError::Locked`] if it does not open; otherwise the file of the key cannot be read.
     pub fn open(&self, sealed: &Sealed, context: &str) -> Result<Secret, SealError> {
         let bytes = sealed.0.strip_prefix(VERSION).and_then(|text| STANDARD_NO_PAD.decode(text).ok());
         let bytes = bytes.ok_or(SealError::Locked)?;
         let (nonce, text) = bytes.split_first_chunk::<NONCE_LEN>().ok_or(SealError::Locked)?;
         let mut text = text.to_vec();
-        let opened = self.with_key(|key| {
-            let aad = Aad::from(context.as_bytes());
-            let opened = key.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut text);
-            opened.ok().and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Secret::new)
-        })?;
+        // Where no key was ever made, nothing was sealed with it.
+        let opened = self.with_key(
+            |file| kept_key(file)?.ok_or(SealError::Locked),
+            |key| {
+                let aad = Aad::from(context.as_bytes());
+                let opened = key.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut text);
+                opened.ok().and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Secret::new)
+            },
+        )?;
         opened.ok_or(SealError::Locked)
     }
 
-    fn with_key<T>(&self, work: impl FnOnce(&LessSafeKey) -> T) -> Result<T, SealError> {
+    fn with_key<T>(
+        &self,
+        find: impl FnOnce(&Path) -> Result<[u8; KEY_BYTES], SealError>,
+        work: impl FnOnce(&LessSafeKey) -> T,
+    ) -> Result<T, SealError> {
         let mut key = self.key.lock();
         if let Some(key) = &*key {
             return Ok(work(key));
         }
         let file = self.file.as_deref().expect("a seal without a key has a file for it");
-        Ok(work(key.insert(usable(&kept_key(file)?))))
+        Ok(work(key.insert(usable(&find(file)?))))
     }
 }
 
@@ -157,18 +168,22 @@ fn parse_key(text: &str) -> Option<[u8; KEY_BYTES]> {
     }
 }
 
-/// The key in the file; a new one where there is no file.
-fn kept_key(path: &Path) -> Result<[u8; KEY_BYTES], SealError> {
-    let failed = |source| SealError::File { path: path.to_owned(), source };
+/// The key in the file, if there is one.
+fn kept_key(path: &Path) -> Result<Option<[u8; KEY_BYTES]>, SealError> {
     match std::fs::read_to_string(path) {
-        Ok(text) => parse_key(&text).ok_or_else(|| SealError::BadFile { path: path.to_owned() }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => keep_new_key(path).map_err(failed),
-        Err(error) => Err(failed(error)),
+        Ok(text) => parse_key(&text).map(Some).ok_or_else(|| SealError::BadFile { path: path.to_owned() }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SealError::File { path: path.to_owned(), source }),
     }
 }
 
-fn keep_new_key(path: &Path) -> std::io::Result<[u8; KEY_BYTES]> {
+fn keep_new_key(path: &Path) -> Result<[u8; KEY_BYTES], SealError> {
     let key = secret_bytes();
+    write_key(path, &key).map_err(|source| SealError::File { path: path.to_owned(), source })?;
+    Ok(key)
+}
+
+fn write_key(path: &Path, key: &[u8; KEY_BYTES]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -176,10 +191,10 @@ fn keep_new_key(path: &Path) -> std::io::Result<[u8; KEY_BYTES]> {
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{}", STANDARD.encode(key))?;
     file.sync_all()?;
-    if let Some(folder) = path.parent() {
-        std::fs::File::open(folder)?.sync_all()?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
     }
-    Ok(key)
 }
 
 #[cfg(test)]
@@ -254,6 +269,8 @@ mod tests {
         let data = dir.path().join("data");
         let file = data.join("secret-key");
         let seal = Seal::of(None, &data).unwrap();
+        let foreign = Seal::from_key([7; 32]).seal("s", CONTEXT).unwrap();
+        assert_eq!(opened(&seal, &foreign, CONTEXT), None);
         assert!(!file.exists(), "nothing was sealed yet");
         let sealed = seal.seal("whsec_abc", CONTEXT).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

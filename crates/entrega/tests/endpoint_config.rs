@@ -69,7 +69,8 @@ fn what_is_wrong_is_named_and_no_secret_is_shown() {
     let endpoints: String = (0..101).map(|n| ACME.replace("default", &format!("e{n}"))).collect();
     let url = ("WEBHOOK_URL_M2", "https://m2.example.com");
     let secret = ("WEBHOOK_SECRET_M2", "hunter2-hunter2-hunter2");
-    let cases: [(String, &[(&str, &str)], &[&str]); 16] = [
+    type Case<'a> = (String, &'a [(&'a str, &'a str)], &'a [&'a str]);
+    let cases: [Case<'_>; 16] = [
         (String::new(), &[url], &["WEBHOOK_URL_M2:", "set WEBHOOK_SECRET_M2"]),
         (String::new(), &[secret], &["WEBHOOK_SECRET_M2:", "set WEBHOOK_URL_M2"]),
         (ACME.replace("secret =", "#"), &[], &["entrega.toml:", "set tenants.acme.endpoints.default.secret"]),
