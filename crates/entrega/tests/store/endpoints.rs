@@ -67,7 +67,7 @@ pub(crate) async fn of_many_who_remove_an_endpoint_one_did(f: &Fixture) {
     assert_eq!(tasks.join_all().await.into_iter().filter(|did| *did).count(), 1);
 }
 
-/// On Redis a look at the registry that began earlier could end later, and put the older state down.
+/// Whoever set an endpoint and was answered must find it, without waiting for news of it.
 pub(crate) async fn what_was_put_is_there_at_once_whoever_else_writes(f: &Fixture) {
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..4 {
