@@ -79,7 +79,7 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Ok(Arc::new(Engine {
         mail: Mail::default(),
-        seal: entrega::seal::Seal::from_key([7; 32]),
+        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         store,
         metrics: Metrics::new(lanes.keys()),
         channels: HashMap::from([("http".to_owned(), http)]),

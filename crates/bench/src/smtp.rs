@@ -145,6 +145,7 @@ fn mail() -> NewJob {
         attachments: Vec::new(),
         headers: Vec::new(),
         accepted: Vec::new(),
+        events: 0,
     };
     NewJob {
         lane: lane(),

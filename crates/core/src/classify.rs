@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::email::{AUTH, SES_SHUT, SES_THROTTLES, SUPPRESSED, TURNED_AWAY};
-use crate::outcome::{Facts, Outcome, Protocol};
+use crate::outcome::{Facts, FaultKind, Outcome, Protocol};
 
 /// What an outcome means for its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,8 @@ pub enum Verdict {
     Retry,
     /// Failed for good; no further attempt is used up.
     Permanent,
+    /// Not tried: it waits until somebody lets it go on, with all its attempts.
+    Hold,
 }
 
 /// An inclusive range of HTTP statuses or SMTP replies, written `503` or `500-599`.
@@ -159,7 +161,8 @@ impl Dialect {
                 Rule::always(Permanent),
             ],
             Dialect::Webhook => {
-                vec![success, Rule::code(&["forbidden_address", "invalid"], Permanent), Rule::always(Retry)]
+                let held = Rule::code(&[FaultKind::Held.code()], Hold);
+                vec![success, held, Rule::code(&["forbidden_address", "invalid"], Permanent), Rule::always(Retry)]
             }
             Dialect::Email => email_rules(),
         }
@@ -196,6 +199,7 @@ pub fn classify(rules: &[Rule], outcome: &Outcome) -> Verdict {
     match (outcome.facts(), outcome) {
         (Some(facts), _) => classify_facts(rules, &facts),
         (None, Outcome::Mail(mailed)) => mailed.verdict(),
+        (None, Outcome::Spread(_)) => Verdict::Success,
         (None, _) => Verdict::Permanent,
     }
 }

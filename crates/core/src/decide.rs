@@ -56,8 +56,10 @@ pub fn decide(
         return Transition::Done;
     }
     let failure = Failure { code: outcome.code(), reason: outcome.reason() };
-    if verdict == Verdict::Permanent {
-        return Transition::DeadLetter { failure };
+    match verdict {
+        Verdict::Permanent => return Transition::DeadLetter { failure },
+        Verdict::Hold => return Transition::Blocked { failure },
+        Verdict::Success | Verdict::Retry => {}
     }
     let at = now + wait(policy, attempt, outcome, chance);
     if attempt < policy.retry.attempts && at < expires {

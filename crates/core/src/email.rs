@@ -58,6 +58,8 @@ pub struct Email {
     pub headers: Vec<(String, String)>,
     /// Recipients that got it before it became a dead letter: a replay spares them.
     pub accepted: Vec<String>,
+    /// Events that were told of it before it became a dead letter: a replay counts on.
+    pub events: u32,
 }
 
 impl Email {

@@ -37,6 +37,15 @@ impl JobId {
         JobId((u128::from_be_bytes(self.0) | MAIL_BIT).to_be_bytes())
     }
 
+    /// The id of a job that follows from this one; the same `salt` gives the same id.
+    pub fn derive(self, salt: &[u8]) -> JobId {
+        // FNV-1a, 128 bits wide: it need not be secret, only spread out.
+        const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        let hash = salt.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
+        JobId::from_parts(self.made_at(), u128::from_be_bytes(self.0) ^ hash)
+    }
+
     /// Whether it names a mail.
     pub const fn is_mail(&self) -> bool {
         u128::from_be_bytes(self.0) & MAIL_BIT != 0
@@ -143,6 +152,19 @@ mod tests {
         assert!(job.replace("job_", "out_").parse::<JobId>().is_err());
         assert!(mail.replace("out_", "job_").parse::<JobId>().is_err());
         assert_eq!(id.of_mail().made_at(), id.made_at());
+    }
+
+    #[test]
+    fn what_follows_from_a_job_has_an_id_of_its_own_and_always_the_same() {
+        let parents: Vec<JobId> = (0..50).map(|n| JobId::from_parts(Time::from_millis(9), n).of_mail()).collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for parent in &parents {
+            for salt in ["1", "2", "3", "default", "hooks"] {
+                let id = parent.derive(salt.as_bytes());
+                assert_eq!((id, id.is_mail(), id.made_at()), (parent.derive(salt.as_bytes()), false, parent.made_at()));
+                assert!(seen.insert(id), "{parent} {salt}");
+            }
+        }
     }
 
     proptest! {

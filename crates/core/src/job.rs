@@ -192,6 +192,24 @@ pub enum Payload {
     Opaque(Body),
     /// For the `email` channel.
     Email(Box<Email>),
+    /// An event that whoever listens is to hear of.
+    Event(EventBody),
+    /// For the `webhook` channel: an event for one endpoint.
+    Webhook(EventBody),
+}
+
+/// An event as it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventBody {
+    /// `evt_…`.
+    pub event_id: String,
+    /// `email.sent`, …
+    pub event_type: String,
+    /// What it is about.
+    pub subject: Option<JobId>,
+    /// The bytes that every listener gets.
+    pub body: Body,
 }
 
 /// One outbound call in a lane.

@@ -100,10 +100,42 @@ name_type!(
     |c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '_' | '.' | '-')
 );
 name_type!(
-    /// Names a tenant: who the work is for.
+    /// Names a tenant: who the work is for. Work for one of a tenant's endpoints is named `tenant/endpoint`, so that each
+    /// endpoint takes turns and has gates of its own.
     TenantName, "tenant", "A-Z a-z 0-9 _ . -",
-    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/')
 );
+
+impl TenantName {
+    /// The name under which work for one of the tenant's endpoints takes turns.
+    pub fn endpoint(&self, endpoint: &str) -> Result<TenantName, BadName> {
+        TenantName::new(&format!("{}/{endpoint}", self.company()))
+    }
+
+    /// The tenant itself.
+    pub fn company(&self) -> TenantName {
+        match self.0.split_once('/') {
+            Some((company, _)) => TenantName(company.into()),
+            None => self.clone(),
+        }
+    }
+
+    /// Which of the tenant's endpoints this names, if it names one.
+    pub fn endpoint_name(&self) -> Option<&str> {
+        self.0.split_once('/').map(|(_, endpoint)| endpoint)
+    }
+
+    /// Whether this is an endpoint's name.
+    pub fn is_endpoint(&self) -> bool {
+        self.endpoint_name().is_some()
+    }
+
+    /// Whether it is `whose`, or one of their endpoints.
+    pub fn is_of(&self, whose: &TenantName) -> bool {
+        let rest = self.0.strip_prefix(whose.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +152,15 @@ mod tests {
         assert!(TenantName::new(&"x".repeat(64)).is_ok());
         assert!(TenantName::new(&"x".repeat(65)).is_err());
         assert!(TenantName::new("a:b").is_err());
+    }
+
+    #[test]
+    fn the_work_of_an_endpoint_is_its_tenants() {
+        let (m2, m22) = (TenantName::new("m2").unwrap(), TenantName::new("m22").unwrap());
+        let hooks = m2.endpoint("hooks").unwrap();
+        assert_eq!((hooks.as_str(), hooks.company(), hooks.is_endpoint()), ("m2/hooks", m2.clone(), true));
+        assert!(hooks.is_of(&m2) && hooks.is_of(&hooks) && m2.is_of(&m2));
+        assert!(!m22.is_of(&m2) && !m2.is_of(&hooks) && !m2.endpoint("h").unwrap().is_of(&hooks));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use crate::email::Mailed;
+use crate::job::Job;
 
 /// The result of one attempt.
 #[derive(Clone, Debug)]
@@ -20,6 +21,17 @@ pub enum Outcome {
     Fault(Fault),
     /// A mail was tried; each recipient has a result of its own.
     Mail(Box<Mailed>),
+    /// An event was handed on: these jobs carry it, and are kept in the same write.
+    Spread(Spread),
+}
+
+/// An event on its way to whoever listens.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// One for each listener.
+    pub jobs: Vec<Job>,
+    /// The event, kept for whoever asks later.
+    pub body: Bytes,
 }
 
 /// What was spoken with the destination.
@@ -92,6 +104,8 @@ pub enum FaultKind {
     Invalid,
     /// The attempt's own code panicked.
     Crashed,
+    /// The destination is switched off on our side.
+    Held,
 }
 
 impl FaultKind {
@@ -106,6 +120,7 @@ impl FaultKind {
             FaultKind::Aborted => "aborted",
             FaultKind::Invalid => "invalid",
             FaultKind::Crashed => "crashed",
+            FaultKind::Held => "held",
         }
     }
 }
@@ -117,6 +132,7 @@ impl Outcome {
             Outcome::Answer(answer) => format!("http_{}", answer.status.as_u16()),
             Outcome::Fault(fault) => fault.kind.code().to_owned(),
             Outcome::Mail(mailed) => mailed.failure_code().map_or("ok", |code| code.as_str()).to_owned(),
+            Outcome::Spread(_) => "ok".to_owned(),
         }
     }
 
@@ -125,7 +141,7 @@ impl Outcome {
         let (status, headers, message) = match self {
             Outcome::Answer(answer) => (Some(answer.status.as_u16()), Some(&answer.headers), &answer.body[..]),
             Outcome::Fault(fault) => (None, None, fault.message.as_bytes()),
-            Outcome::Mail(_) => return None,
+            Outcome::Mail(_) | Outcome::Spread(_) => return None,
         };
         Some(Facts { protocol: Protocol::Http, status, code: self.code().into(), headers, message })
     }
@@ -139,6 +155,7 @@ impl Outcome {
             },
             Outcome::Fault(fault) => fault.message.clone(),
             Outcome::Mail(mailed) => mailed.reason(),
+            Outcome::Spread(spread) => format!("handed to {} endpoints", spread.jobs.len()),
         }
     }
 
@@ -146,7 +163,7 @@ impl Outcome {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Outcome::Answer(answer) => answer.retry_after,
-            Outcome::Fault(_) | Outcome::Mail(_) => None,
+            Outcome::Fault(_) | Outcome::Mail(_) | Outcome::Spread(_) => None,
         }
     }
 
@@ -163,9 +180,10 @@ impl Outcome {
                 FaultKind::Resolve | FaultKind::Connect | FaultKind::Tls | FaultKind::Timeout | FaultKind::Aborted => {
                     Lesson::Down
                 }
-                FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed => Lesson::Nothing,
+                FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
             },
             Outcome::Mail(mailed) => mailed.lesson(),
+            Outcome::Spread(_) => Lesson::Up,
         }
     }
 }

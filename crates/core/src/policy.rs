@@ -201,7 +201,7 @@ impl LanePolicy {
         }
     }
 
-    /// Webhooks: 6 attempts over a day and more, four at a time per endpoint.
+    /// Webhooks: 6 attempts over a day and more; per endpoint four at a time, and a breaker.
     pub fn webhook() -> LanePolicy {
         let delays = [60, 300, 1800, 7200, 86_400].map(seconds).to_vec();
         LanePolicy {
@@ -211,10 +211,16 @@ impl LanePolicy {
             ttl: None,
             concurrency: 512,
             tenant_concurrency: 4,
+            breaker: Some((BreakerPolicy { failures: 5, open: seconds(60), probe_timeout: seconds(5) }, Scope::Tenant)),
             dialect: Dialect::Webhook,
             rules: Dialect::Webhook.rules(),
             ..LanePolicy::http()
         }
+    }
+
+    /// Events on their way to whoever listens: nobody is called, so nothing is to be spared.
+    pub fn events() -> LanePolicy {
+        LanePolicy { channel: "event".into(), ttl: None, concurrency: 16, tenant_concurrency: 16, ..LanePolicy::http() }
     }
 
     /// A paced queue before somebody else's API.
@@ -321,6 +327,7 @@ mod tests {
             LanePolicy::http(),
             LanePolicy::email(),
             LanePolicy::webhook(),
+            LanePolicy::events(),
             LanePolicy::proxy(),
             LanePolicy::connector(),
         ] {

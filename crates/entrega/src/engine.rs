@@ -16,10 +16,13 @@ use crate::channel::email::EmailChannel;
 use crate::channel::email::ses::SesTransport;
 use crate::channel::email::smtp::{SmtpConfig, SmtpTransport};
 use crate::channel::email::transport::Transport;
+use crate::channel::event::EventChannel;
 use crate::channel::http::HttpChannel;
+use crate::channel::webhook::WebhookChannel;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
 use crate::endpoint::{ConfiguredError, put_configured};
+use crate::events::EVENTS_LANE;
 use crate::metrics::Metrics;
 use crate::seal::{Seal, SealError};
 use crate::sns::{Sns, SnsConfigError};
@@ -44,7 +47,7 @@ pub struct Engine {
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
     /// Seals the secrets of endpoints.
-    pub seal: Seal,
+    pub seal: Arc<Seal>,
     /// What mails need beside a lane and a channel.
     pub mail: Mail,
 }
@@ -125,7 +128,7 @@ impl Engine {
             StoreKind::Memory => Arc::new(local(Box::<HeapDisk>::default())?),
             StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
         };
-        let seal = config.seal()?;
+        let seal = Arc::new(config.seal()?);
         let is_shared = matches!(config.store.kind, StoreKind::Redis(_));
         put_configured(&*store, &seal, clock.now(), &config.endpoints, is_shared).await?;
         let client = Client::new(config.client()?)?;
@@ -135,9 +138,14 @@ impl Engine {
         let mail = Mail {
             from: config.mail.from.clone(),
             has_transport: !transports.is_empty(),
-            sns: listens.then(|| Sns::new(config.sns(), client, clock.clone())).transpose()?,
+            sns: listens.then(|| Sns::new(config.sns(), client.clone(), clock.clone())).transpose()?,
         };
         let email = EmailChannel::new(transports, store.clone(), clock.clone(), config.mail.domain.clone());
+        let event = EventChannel::new(store.clone(), clock.clone());
+        let agent = config.webhook_agent.clone();
+        let webhook = WebhookChannel::new(client, store.clone(), seal.clone(), clock.clone(), agent);
+        let channels: [(&str, Arc<dyn Channel>); 4] =
+            [("http", http), ("email", Arc::new(email)), ("event", Arc::new(event)), ("webhook", Arc::new(webhook))];
         Ok(Engine {
             store,
             seal,
@@ -145,10 +153,15 @@ impl Engine {
             chance: Chance::from_system(),
             metrics: Metrics::new(config.lanes.keys()),
             filter: config.filter(),
-            channels: HashMap::from([("http".to_owned(), http), ("email".to_owned(), Arc::new(email))]),
+            channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
             lanes: config.lanes.clone(),
             clock,
         })
+    }
+
+    /// Whether somebody may be told of what becomes of mails.
+    pub(crate) fn tells_events(&self) -> bool {
+        self.lanes.contains_key(EVENTS_LANE)
     }
 
     /// A lane's policy.

@@ -5,10 +5,13 @@
 
 use entrega_core::email::FailureCode;
 use entrega_core::id::JobId;
+use entrega_core::job::JobState;
 use entrega_core::mask::mask_address;
 use entrega_core::name::TenantName;
 
+use crate::api::EXTERNAL_ID;
 use crate::engine::Engine;
+use crate::events::{event_job, of_report};
 use crate::sns::{SesEvent, SesNotification};
 use crate::store::{Feedback, StoreError, Suppression};
 
@@ -58,9 +61,32 @@ impl Engine {
             tracing::warn!(lane = "email:send", jobId = %id, companyId = %tenant, errorCode = code.as_str(),
                 recipient = mask_address(&address), suppressed = suppresses, "Mail reported");
             let feedback_id = notification.message_id.clone();
-            self.store.note_feedback(id, Feedback { recipient: address, code, detail, at: now, feedback_id }).await?;
+            let feedback = Feedback { recipient: address, code, detail, at: now, feedback_id };
+            self.tell(id, &tenant, &feedback).await?;
+            self.store.note_feedback(id, feedback).await?;
         }
         Ok(Heard::Kept)
+    }
+
+    /// Tells the company's endpoints, once, of a mail that was sent and then failed. One that had failed before has told
+    /// so itself.
+    async fn tell(&self, id: JobId, tenant: &TenantName, feedback: &Feedback) -> Result<(), StoreError> {
+        let known = self.store.feedback(&[id]).await?.pop().unwrap_or_default();
+        let is_repeat = known.iter().any(|one| one.feedback_id == feedback.feedback_id);
+        let mail = self.store.job(id).await?.filter(|mail| mail.state == JobState::Done && !is_repeat);
+        let Some(mail) = mail.filter(|_| self.tells_events()) else { return Ok(()) };
+        let attempts = u32::try_from(mail.attempts.len()).unwrap_or(u32::MAX);
+        let mut sequence = attempts;
+        // A replayed mail has more events than attempts, and so has one that was reported before.
+        loop {
+            sequence += 1;
+            if self.store.job(event_job(id, sequence)).await?.is_none() {
+                break;
+            }
+        }
+        let external_id = mail.labels.get(EXTERNAL_ID).map(String::as_str);
+        let event = of_report(id, tenant, external_id, feedback, attempts, sequence);
+        self.store.submit(vec![event]).await.map(drop)
     }
 
     /// Whether a report fits the mail that it names, as long as that is known: its line in the header of a mail is not

@@ -8,6 +8,7 @@
 //! - [`channel`]: how it leaves
 //! - [`settle`]: from the outcome to what becomes of it
 //! - [`upkeep`]: retention, dead letters that leave, replays
+//! - [`events`]: what is told of a mail, and how it becomes a webhook
 //! - [`feedback`]: what is heard of a mail after it was sent, through [`sns`]
 //!
 //! Back from it: [`sns`] reads what SES tells later about the mails it took.
@@ -26,6 +27,7 @@ pub mod config;
 pub mod dispatch;
 pub mod endpoint;
 pub mod engine;
+pub mod events;
 pub mod feedback;
 pub mod intake;
 pub mod metrics;

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use entrega_core::decide::{Transition, decide};
 use entrega_core::email::Mailed;
-use entrega_core::job::{Attempt, Job, Payload};
+use entrega_core::job::{Attempt, Body, Job, Payload};
 use entrega_core::mask::mask_text;
-use entrega_core::outcome::{Answer, Lesson, Outcome};
+use entrega_core::outcome::{Answer, Lesson, Outcome, Spread};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
 
 use crate::engine::Engine;
+use crate::events;
 use crate::metrics::AttemptOutcome;
 use crate::store::{ClaimedJob, KeptAnswer, Settlement};
 
@@ -47,11 +48,16 @@ impl Engine {
         let mut attempts = claimed.history;
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = lesson(&outcome, &transition, now);
-        let (answer, mail) = split(outcome, &transition);
+        let Kept { answer, mail, mut causes } = kept(outcome, &transition);
         let mut job = claimed.job;
         attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
+        if let Payload::Email(email) = &job.payload
+            && self.tells_events()
+        {
+            causes.push(events::of_attempt(&job, email, &attempts, &transition, now));
+        }
         if matches!(transition, Transition::DeadLetter { .. }) {
-            spare_the_accepted(&mut job, &attempts);
+            remember(&mut job, &attempts);
         }
         Settlement {
             ticket: claimed.ticket,
@@ -62,7 +68,7 @@ impl Engine {
             took,
             answer,
             transition,
-            causes: Vec::new(),
+            causes,
         }
     }
 
@@ -116,30 +122,42 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
     }
 }
 
-/// What is kept of an outcome: of a delivered call its answer, of a mail what came of it for each recipient.
-fn split(outcome: Outcome, transition: &Transition) -> (Option<KeptAnswer>, Option<Box<Mailed>>) {
+/// What is kept of an outcome.
+#[derive(Default)]
+struct Kept {
+    /// Of a delivered call, its answer; of an event, itself.
+    answer: Option<KeptAnswer>,
+    /// Of a mail, what came of it for each recipient.
+    mail: Option<Box<Mailed>>,
+    /// What follows from it.
+    causes: Vec<Job>,
+}
+
+fn kept(outcome: Outcome, transition: &Transition) -> Kept {
     match outcome {
-        Outcome::Answer(answer) if *transition == Transition::Done => (Some(kept(answer)), None),
-        Outcome::Mail(mailed) => (None, Some(mailed)),
-        Outcome::Answer(_) | Outcome::Fault(_) => (None, None),
+        Outcome::Answer(answer) if *transition == Transition::Done => {
+            Kept { answer: Some(kept_answer(answer)), ..Kept::default() }
+        }
+        Outcome::Mail(mailed) => Kept { mail: Some(mailed), ..Kept::default() },
+        Outcome::Spread(Spread { jobs, body }) => {
+            let content_type = Some("application/json".to_owned());
+            let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false };
+            Kept { answer: Some(answer), causes: jobs, ..Kept::default() }
+        }
+        Outcome::Answer(_) | Outcome::Fault(_) => Kept::default(),
     }
 }
 
-/// A replay starts from the job alone: it says there who got the mail already. The last attempt may not have got as far as
-/// anybody, so the last that did counts.
-fn spare_the_accepted(job: &mut Job, attempts: &[Attempt]) {
-    let mailed = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref());
-    if let (Payload::Email(email), Some(mailed)) = (&mut job.payload, mailed) {
+/// A replay starts from the job alone: it says there who got the mail already, and how many events were told of it.
+fn remember(job: &mut Job, attempts: &[Attempt]) {
+    let Payload::Email(email) = &mut job.payload else { return };
+    if let Some(mailed) = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref()) {
         email.accepted = mailed.accepted().map(str::to_owned).collect();
     }
+    email.events = email.events.saturating_add(u32::try_from(attempts.len()).unwrap_or(u32::MAX));
 }
 
-fn kept(answer: Answer) -> KeptAnswer {
+fn kept_answer(answer: Answer) -> KeptAnswer {
     let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    KeptAnswer {
-        status: answer.status.as_u16(),
-        content_type,
-        body: entrega_core::job::Body(answer.body),
-        truncated: answer.truncated,
-    }
+    KeptAnswer { status: answer.status.as_u16(), content_type, body: Body(answer.body), truncated: answer.truncated }
 }

@@ -82,7 +82,12 @@ fn other_value(path: &str, value: &Value) -> Value {
         ("lanes.http.on_full", _) => "'preempt'",
         ("lanes.http.on_exhausted", _) => "'blocked'",
         ("lanes.http.channel", _) => "'email'",
-        ("lanes.email:send.channel", _) => "'http'",
+        ("lanes.email:send.channel" | "lanes.events.channel" | "lanes.webhook.channel", _) => "'http'",
+        ("lanes.webhook.dialect", _) => "'http'",
+        ("lanes.webhook.ttl", _) => "'1h'",
+        ("lanes.webhook.retry.delays", _) => return Value::from(vec!["2m"]),
+        ("lanes.webhook.breaker.scope", _) => "'lane'",
+        ("webhooks.user_agent", _) => "'Other/1.0'",
         ("lanes.http.dialect", _) => "'webhook'",
         (_, Value::String(text)) => {
             let length = parse_duration(text).unwrap_or_else(|_| panic!("{path} needs a value for this test"));
@@ -98,7 +103,9 @@ fn with_nothing_said_the_http_lane_is_the_shipped_one() {
     let config = defaults();
     assert_eq!(lane(&config, "http"), &LanePolicy::http());
     assert_eq!(lane(&config, "email:send"), &LanePolicy::email());
-    assert_eq!(config.lanes.len(), 2);
+    assert_eq!(lane(&config, "events"), &LanePolicy::events());
+    assert_eq!(lane(&config, "webhook"), &LanePolicy::webhook());
+    assert_eq!(config.lanes.len(), 4);
     assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
     assert_eq!(config.store.kind, StoreKind::Embedded);
     assert_eq!(config.store.data, PathBuf::from("./entrega-data"));

@@ -120,6 +120,7 @@ fn a_recipient_named_twice_gets_one_mail() {
         attachments: Vec::new(),
         headers: Vec::new(),
         accepted: Vec::new(),
+        events: 0,
     };
     assert_eq!(email.recipients(), ["a@example.com", "b@example.com", "c@example.com"]);
 }

@@ -74,12 +74,13 @@ impl Principal {
 
     /// Whether what belongs to `tenant` exists for this caller.
     pub(super) fn sees(&self, tenant: &TenantName) -> bool {
-        self.is_admin() || self.tenant() == tenant
+        self.is_admin() || tenant.is_of(self.tenant())
     }
 
     /// Which tenant a new piece of work is for: the one named, or the caller's own.
     pub(super) fn acts_for(&self, named: Option<TenantName>) -> Result<TenantName, ApiError> {
         match named {
+            Some(tenant) if tenant.is_endpoint() => Err(ApiError::invalid("tenant", "a tenant's name has no slash")),
             Some(tenant) if self.sees(&tenant) => Ok(tenant),
             Some(_) => Err(ApiError::OtherTenant),
             None => Ok(self.tenant().clone()),

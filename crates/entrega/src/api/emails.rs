@@ -32,7 +32,7 @@ const EXTERNAL_ID_BYTES_MAX: usize = 255;
 /// How long the same `externalId` gives the same mail: as long as a dead letter is kept.
 const EXTERNAL_ID_FOR: Duration = Duration::from_hours(7 * 24);
 /// The label under which a mail's external id is carried into logs and dead letters.
-pub(super) const EXTERNAL_ID: &str = "externalId";
+pub const EXTERNAL_ID: &str = "externalId";
 
 /// A mail to send.
 #[derive(Deserialize, ToSchema)]

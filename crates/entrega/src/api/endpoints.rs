@@ -24,6 +24,7 @@ use crate::endpoint::{
 };
 use crate::seal::Sealed;
 use crate::store::{Endpoint, EndpointOrigin, EndpointState};
+use crate::upkeep;
 
 /// Why one is disabled that a caller disabled.
 const DISABLED_BY_CALLER: &str = "disabled through the API";
@@ -276,6 +277,10 @@ pub(super) async fn set(
     let row = EndpointRow::from(&endpoint);
     store.put_endpoint(endpoint).await?;
     who.audit("endpoint.set", format_args!("{}/{}", row.company_id, row.name));
+    if state == EndpointState::Enabled {
+        // What waited for it need not wait for upkeep, nor this answer for what waited.
+        tokio::spawn(upkeep::let_go(api.engine.clone()));
+    }
     let status = if kept.is_none() { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(EndpointSet { secret, row })))
 }

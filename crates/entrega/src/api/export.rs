@@ -170,6 +170,7 @@ fn csv_cells(dead: &DeadLetter) -> [String; 10] {
         Payload::Http(request) => format!("{} {}", request.method, request.url),
         Payload::Opaque(_) => String::new(),
         Payload::Email(email) => email.recipients().join(" "),
+        Payload::Event(event) | Payload::Webhook(event) => event.event_type.clone(),
     };
     [
         dead.job_id.to_string(),

@@ -196,7 +196,7 @@ impl From<&Recipient> for RecipientRow {
             address: recipient.address.clone(),
             result: match recipient.verdict {
                 Verdict::Success => "accepted",
-                Verdict::Retry => "deferred",
+                Verdict::Retry | Verdict::Hold => "deferred",
                 Verdict::Permanent => "refused",
             },
             reply: recipient.refusal.as_ref().map(entrega_core::email::MailRefusal::reason),

@@ -11,9 +11,11 @@
 
 mod auth;
 mod body;
+mod deliveries;
 mod dlq;
 mod emails;
 mod endpoints;
+mod events;
 mod export;
 mod health;
 mod jobs;
@@ -43,6 +45,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use self::auth::{hash_key, new_key};
+pub use self::emails::EXTERNAL_ID;
 pub use self::openapi::openapi;
 pub use self::server::{ServerLimits, serve};
 
@@ -145,6 +148,9 @@ fn router(api: Api) -> Router {
             "/v1/tenants/{tenant}/endpoints/{name}",
             put(endpoints::set).get(endpoints::show).delete(endpoints::remove),
         )
+        .route("/v1/tenants/{tenant}/endpoints/{name}/test", post(deliveries::test))
+        .route("/v1/tenants/{tenant}/endpoints/{name}/deliveries", get(deliveries::list))
+        .route("/v1/events", get(events::list))
         .route("/v1/tenants/{tenant}/endpoints/{name}/rotate", post(endpoints::rotate))
         .route("/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", post(endpoints::forget_old_secret))
         .route("/v1/keys", post(keys::create).get(keys::list))

@@ -9,7 +9,10 @@ use utoipa::openapi::{Content, Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
-use super::{dlq, emails, endpoints, export, health, jobs, keys, lanes, replays, ses, submit, suppressions, tenants};
+use super::{
+    deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, replays, ses, submit, suppressions,
+    tenants,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -29,6 +32,7 @@ use super::{dlq, emails, endpoints, export, health, jobs, keys, lanes, replays, 
         endpoints::set, endpoints::list, endpoints::show, endpoints::remove, endpoints::rotate,
         endpoints::forget_old_secret,
         keys::create, keys::list, keys::remove,
+        deliveries::list, deliveries::test, events::list,
         health::live, health::ready, health::metrics, document,
     ),
     components(schemas(Problem)),

@@ -150,6 +150,8 @@ pub(super) struct JobView {
     lane: String,
     /// The tenant.
     company_id: String,
+    /// For which of their endpoints, if it is for one.
+    endpoint: Option<String>,
     priority: Priority,
     state: JobState,
     /// Why, where that needs saying.

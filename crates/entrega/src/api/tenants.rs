@@ -27,6 +27,9 @@ pub(super) struct TenantRow {
     /// Who.
     #[schema(value_type = String)]
     company_id: TenantName,
+    /// Which of its endpoints, in a lane where each takes turns of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
     /// Where.
     #[schema(value_type = String)]
     lane: LaneName,
@@ -71,7 +74,8 @@ impl From<TenantView> for TenantRow {
     fn from(view: TenantView) -> TenantRow {
         let figures = view.figures;
         TenantRow {
-            company_id: figures.tenant,
+            company_id: figures.tenant.company(),
+            endpoint: figures.tenant.endpoint_name().map(str::to_owned),
             lane: view.lane,
             weight: figures.weight,
             running: figures.running,
@@ -101,8 +105,9 @@ pub(super) async fn list(
     views.retain(|view| who.sees(&view.figures.tenant));
     views.sort_unstable_by(|one, other| (&one.figures.tenant, &one.lane).cmp(&(&other.figures.tenant, &other.lane)));
     let rows = views.into_iter().map(TenantRow::from).collect();
-    // Neither name can hold a slash.
-    Ok(Json(Listing::cut(rows, page, |row: &TenantRow| format!("{}/{}", row.company_id, row.lane))))
+    // No name can hold a space.
+    let place = |row: &TenantRow| format!("{} {} {}", row.company_id, row.endpoint.as_deref().unwrap_or(""), row.lane);
+    Ok(Json(Listing::cut(rows, page, place)))
 }
 
 /// Set a tenant's weight
@@ -119,6 +124,9 @@ pub(super) async fn set(
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Json<SettingsRow>, ApiError> {
     let tenant = TenantName::new(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+    if tenant.is_endpoint() {
+        return Err(ApiError::invalid("tenant", "a tenant's name has no slash"));
+    }
     let weight = settings.weight;
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return Err(ApiError::invalid("weight", format!("{weight} is not from 1 to {WEIGHT_MAX}")));

@@ -55,7 +55,7 @@ impl Channel for HttpChannel {
     }
 }
 
-fn kind(error: &CallError) -> FaultKind {
+pub(super) fn kind(error: &CallError) -> FaultKind {
     match error {
         CallError::Resolve { .. } => FaultKind::Resolve,
         CallError::Forbidden(_) => FaultKind::Forbidden,

@@ -3,7 +3,9 @@
 //! Never: retries, stores, or knows lanes.
 
 pub mod email;
+pub mod event;
 pub mod http;
+pub mod webhook;
 
 use async_trait::async_trait;
 use entrega_core::outcome::Outcome;

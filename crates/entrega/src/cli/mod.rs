@@ -183,7 +183,7 @@ async fn execute(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Lanes(args) => lanes::run(args, &connection.open()?, out).await,
         Command::Tenants(args) => tenants::run(args, &connection.open()?, out).await,
         Command::Keys(command) => keys::run(command, &connection.open()?, out).await,
-        Command::Webhook(command) => webhook::run(command, out),
+        Command::Webhook(command) => webhook::run(command, &connection, out).await,
         Command::Doctor(args) => doctor::run(&args, &connection, out).await,
         Command::Config(command) => settings::run(&command, out),
         Command::Openapi => out.json(&serde_json::to_value(crate::api::openapi()).map_err(CliError::failed)?),

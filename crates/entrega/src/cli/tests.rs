@@ -68,13 +68,13 @@ impl World {
         let channel: Arc<dyn Channel> = Arc::new(Destination(mended.clone()));
         let clock = Clock::system();
         let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), config.local_store()).unwrap();
-        let mails: Arc<dyn Channel> = channel.clone();
+        let channels = ["http", "email", "event", "webhook"].map(|name| (name.to_owned(), channel.clone()));
         let engine = Arc::new(Engine {
             mail: Mail::default(),
-            seal: crate::seal::Seal::from_key([7; 32]),
+            seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
             store: Arc::new(store),
             metrics: Metrics::new(config.lanes.keys()),
-            channels: HashMap::from([("http".to_owned(), channel), ("email".to_owned(), mails)]),
+            channels: HashMap::from(channels),
             chance: Chance::from_seed(7),
             clock,
             filter: config.filter(),

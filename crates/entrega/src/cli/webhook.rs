@@ -1,4 +1,4 @@
-//! `entrega webhook`: secrets and signatures, without a server.
+//! `entrega webhook`: secrets and signatures, without a server; and a test of an endpoint, with one.
 //! Invariant: a secret is printed only by the command that makes it.
 //! Never: repeats a secret in a message.
 
@@ -13,8 +13,10 @@ use entrega_core::webhook::{
 };
 use serde_json::{Map, Value, json};
 
+use super::api::Connection;
 use super::error::CliError;
-use super::out::Out;
+use super::out::{Out, text};
+use super::target::Target;
 use crate::chance::{Chance, secret_bytes};
 use crate::clock::Clock;
 
@@ -31,6 +33,14 @@ pub enum WebhookCommand {
     Sign(SignArgs),
     /// Check a signature; the exit code is 0 if it is right and 1 if not
     Verify(VerifyArgs),
+    /// Send an endpoint a test, through the server
+    Test {
+        /// Whose endpoint.
+        tenant: String,
+        /// Its name.
+        #[arg(default_value = "default")]
+        endpoint: String,
+    },
 }
 
 /// Which secrets.
@@ -108,7 +118,7 @@ pub struct VerifyArgs {
     body: PathBuf,
 }
 
-pub(super) fn run(command: WebhookCommand, out: &mut Out) -> Result<(), CliError> {
+pub(super) async fn run(command: WebhookCommand, connection: &Connection, out: &mut Out) -> Result<(), CliError> {
     match command {
         WebhookCommand::NewSecret => {
             let secret = WebhookSecret::from_random(secret_bytes());
@@ -117,6 +127,12 @@ pub(super) fn run(command: WebhookCommand, out: &mut Out) -> Result<(), CliError
         }
         WebhookCommand::Sign(args) => sign(&args, out),
         WebhookCommand::Verify(args) => verify(&args, out),
+        WebhookCommand::Test { tenant, endpoint } => {
+            let target = Target::new("/v1/tenants").part(&tenant).part("endpoints").part(&endpoint).part("test");
+            let answer = connection.open()?.post(&target, &json!({})).await?;
+            let id = text(&answer, "jobId");
+            out.answer(&answer, |_| format!("{} is on its way; entrega jobs show {id}", text(&answer, "eventId")))
+        }
     }
 }
 

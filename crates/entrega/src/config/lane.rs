@@ -15,7 +15,8 @@ use super::error::ConfigError;
 use super::layer::{RETRY_DOUBLING, RETRY_LISTED};
 use super::section::{Given, Section};
 
-pub(super) const CHANNELS: [(&str, &str); 2] = [("http", "http"), ("email", "email")];
+pub(super) const CHANNELS: [(&str, &str); 4] =
+    [("http", "http"), ("email", "email"), ("event", "event"), ("webhook", "webhook")];
 pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
 pub(super) const ON_FULL: [(&str, OnFull); 2] = [("refuse", OnFull::Refuse), ("preempt", OnFull::Preempt)];
 pub(super) const ON_EXHAUSTED: [(&str, OnExhausted); 2] =
@@ -40,10 +41,11 @@ pub(super) fn read(mut lane: Section<'_>) -> Result<LanePolicy, ConfigError> {
     let timeout = or(lane.get("timeout"), base.timeout, |given| given.duration())?;
     let concurrency = or(lane.get("concurrency"), base.concurrency, count)?;
     let fairness = or(lane.get("fairness"), base.fairness, |given| read_fairness(given.section()?))?;
-    // Where all tenants' work leaves through the same servers, slots that one cannot have would only stand empty.
-    let fair_share = match fairness.enable_round_robin && channel != "email" {
-        true => (concurrency - concurrency.div_ceil(4)).max(1),
-        false => concurrency,
+    let fair_share = match channel {
+        "http" if fairness.enable_round_robin => (concurrency - concurrency.div_ceil(4)).max(1),
+        "webhook" if fairness.enable_round_robin => base.tenant_concurrency.min(concurrency),
+        // Where everybody's work leaves on the same way, slots that one cannot have would only stand empty.
+        _ => concurrency,
     };
     let dialect = or(lane.get("dialect"), base.dialect, |given| given.choice(&DIALECTS))?;
     let mut rules = or(lane.get("classify"), Vec::new(), read_rules)?;
@@ -95,6 +97,8 @@ fn maybe<'a, T>(
 fn base_of(channel: &str) -> LanePolicy {
     match channel {
         "email" => LanePolicy::email(),
+        "event" => LanePolicy::events(),
+        "webhook" => LanePolicy::webhook(),
         _ => LanePolicy::http(),
     }
 }

@@ -29,6 +29,7 @@ use std::time::Duration;
 use entrega_call::{AddressFilter, ClientConfig};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
+use http::HeaderValue;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tracing_subscriber::EnvFilter;
 
@@ -174,6 +175,8 @@ pub struct Config {
     pub outbound: OutboundConfig,
     /// How mails leave.
     pub mail: MailConfig,
+    /// What webhooks call themselves.
+    pub webhook_agent: HeaderValue,
     /// What is written down.
     pub log: LogConfig,
     /// How it ends.
@@ -203,6 +206,7 @@ impl Config {
                 root.get_default("ses")?.section()?,
                 &sources.env,
             )?,
+            webhook_agent: read_webhooks(root.get_default("webhooks")?.section()?)?,
             log: read_log(root.get_default("log")?.section()?)?,
             shutdown: read_shutdown(root.get_default("shutdown")?.section()?)?,
             lanes: read_lanes(root.get_default("lanes")?.section()?)?,
@@ -381,6 +385,15 @@ fn read_outbound(mut outbound: Section<'_>) -> Result<OutboundConfig, ConfigErro
 fn read_network(given: Given<'_>) -> Result<IpNet, ConfigError> {
     let address = given.text()?.parse::<IpAddr>();
     address.map(IpNet::from).or_else(|_| given.parse("a network, such as \"10.20.0.0/16\" or \"::1/128\""))
+}
+
+fn read_webhooks(mut webhooks: Section<'_>) -> Result<HeaderValue, ConfigError> {
+    let agent = webhooks.get_default("user_agent")?;
+    let text = agent.text()?;
+    let value = HeaderValue::from_str(&text).ok().filter(|value| (1..=200).contains(&value.len()));
+    let value = value.ok_or_else(|| agent.must_be("1 to 200 visible characters, such as \"EmailGateway/1.0\""))?;
+    webhooks.finish()?;
+    Ok(value)
 }
 
 fn read_log(mut log: Section<'_>) -> Result<LogConfig, ConfigError> {

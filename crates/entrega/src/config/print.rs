@@ -26,6 +26,10 @@ impl Config {
             ("store".to_owned(), Value::Table(self.store_table())),
             ("outbound".to_owned(), Value::Table(self.outbound_table())),
             ("email".to_owned(), Value::Table(self.email_table())),
+            (
+                "webhooks".to_owned(),
+                keys([("user_agent", Value::from(self.webhook_agent.to_str().unwrap_or_default()))]),
+            ),
             ("transports".to_owned(), Value::Table(self.transports_table())),
             (
                 "ses".to_owned(),

@@ -114,6 +114,7 @@ pub fn check_email(wish: EmailWish, default_from: Option<&Mailbox>) -> Result<Em
         attachments: check_attachments(wish.attachments)?,
         headers: wish.headers,
         accepted: Vec::new(),
+        events: 0,
     })
 }
 

@@ -243,12 +243,15 @@ fn lifetime(wish: &NewJob, policy: &LanePolicy) -> Option<Duration> {
 
 /// A lane takes what its channel can send.
 fn check_channel(wish: &NewJob, policy: &LanePolicy) -> Result<(), Refusal> {
-    let (takes_mails, lane) = (policy.channel == "email", &wish.lane);
-    match &wish.payload {
-        Payload::Http(_) if takes_mails => {
+    let lane = &wish.lane;
+    match (&wish.payload, policy.channel.as_str()) {
+        (Payload::Http(_), "email") => {
             Err(Refusal::invalid("lane", format!("'{lane}' takes mails; send one with POST /v1/email/send")))
         }
-        Payload::Email(_) if !takes_mails => {
+        (Payload::Http(_), "event" | "webhook") => {
+            Err(Refusal::invalid("lane", format!("'{lane}' carries events that the gateway makes by itself")))
+        }
+        (Payload::Email(_), channel) if channel != "email" => {
             Err(Refusal::invalid("lane", format!("'{lane}' does not take mails: its channel is '{}'", policy.channel)))
         }
         _ => Ok(()),

@@ -77,7 +77,8 @@ impl Ended {
         JobView {
             job_id: id,
             lane: self.lane,
-            company_id: self.tenant,
+            endpoint: self.tenant.endpoint_name().map(str::to_owned),
+            company_id: self.tenant.company(),
             priority: self.priority,
             state: self.state,
             reason: self.reason,
@@ -99,6 +100,7 @@ pub(super) fn destination(job: &Job) -> Option<String> {
         Payload::Http(request) => Some(format!("{} {}", request.method, request.url)),
         Payload::Opaque(_) => None,
         Payload::Email(email) => Some(to_whom(email)),
+        Payload::Event(event) | Payload::Webhook(event) => Some(event.event_type.clone()),
     }
 }
 
@@ -122,6 +124,7 @@ pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
         job_id: dead.job_id,
         destination: destination(&dead.original_data),
         lane: dead.lane,
+        endpoint: dead.original_data.tenant.endpoint_name().map(str::to_owned),
         company_id: dead.company_id,
         priority: dead.original_data.priority,
         state,
@@ -149,7 +152,7 @@ pub(super) fn dead_letter(
     DeadLetter {
         job_id: job.id,
         outbox_id: job.id.is_mail().then_some(job.id),
-        company_id: job.tenant.clone(),
+        company_id: job.tenant.company(),
         lane: job.lane.clone(),
         enqueued_at: job.accepted_at,
         original_data: job,
@@ -178,6 +181,7 @@ pub(super) fn carried_bytes(job: &Job) -> usize {
         Payload::Http(request) => request.url.len() + request.body.0.len(),
         Payload::Opaque(body) => body.0.len(),
         Payload::Email(email) => email.bytes(),
+        Payload::Event(event) | Payload::Webhook(event) => event.body.0.len(),
     }
 }
 

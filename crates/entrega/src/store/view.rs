@@ -161,6 +161,9 @@ pub struct JobView {
     pub lane: LaneName,
     /// Whose.
     pub company_id: TenantName,
+    /// For which of their endpoints, if it is for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
     /// How urgent.
     pub priority: Priority,
     /// Where it stands.

@@ -2,6 +2,7 @@
 //! Invariant: each duty does a bounded amount of work per turn.
 //! Never: stands in the way of a job.
 
+mod endpoints;
 mod replay;
 
 use std::sync::Arc;
@@ -15,12 +16,22 @@ use crate::engine::Engine;
 const REPLAY_EVERY: Duration = Duration::from_millis(100);
 /// In turns of `REPLAY_EVERY`.
 const SWEEP_EVERY: u64 = 10;
+/// The same, for jobs whose endpoint may be back.
+const ENDPOINTS_EVERY: u64 = 100;
+
+/// Lets jobs go on that waited for an endpoint which is enabled now, without waiting for the next turn.
+pub(crate) async fn let_go(engine: Arc<Engine>) {
+    if let Err(error) = endpoints::Waiting::default().look(&engine).await {
+        tracing::warn!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
+    }
+}
 
 /// Does the duties until `shutdown`.
 pub async fn run(engine: Arc<Engine>, shutdown: CancellationToken) {
     let mut ticks = tokio::time::interval(REPLAY_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut replayer = replay::Replayer::default();
+    let mut waiting = endpoints::Waiting::default();
     for turn in 0u64.. {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -28,6 +39,11 @@ pub async fn run(engine: Arc<Engine>, shutdown: CancellationToken) {
         }
         if let Err(error) = replayer.turn(&engine).await {
             tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");
+        }
+        if turn.is_multiple_of(ENDPOINTS_EVERY)
+            && let Err(error) = waiting.look(&engine).await
+        {
+            tracing::error!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
         }
         if turn.is_multiple_of(SWEEP_EVERY) {
             sweep(&engine).await;

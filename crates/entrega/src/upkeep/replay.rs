@@ -196,7 +196,7 @@ mod tests {
         let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
         Engine {
             mail: crate::engine::Mail::default(),
-            seal: crate::seal::Seal::from_key([7; 32]),
+            seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
             store: Arc::new(LocalStore::open(Box::new(disk), clock.clone(), options).unwrap()),
             clock: clock.clone(),
             chance: Chance::from_seed(7),

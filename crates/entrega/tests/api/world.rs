@@ -90,6 +90,7 @@ fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ("stuck", stuck),
         ("paced", LanePolicy::proxy()),
         ("email:send", mail),
+        ("webhook", LanePolicy::webhook()),
     ]
     .map(|(name, policy)| (LaneName::new(name).unwrap(), Arc::new(policy)))
     .into()
@@ -100,7 +101,7 @@ pub fn engine(clock: &Clock) -> Engine {
         LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
-        seal: entrega::seal::Seal::from_key([7; 32]),
+        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         mail: Mail { has_transport: true, ..Mail::default() },
         store: Arc::new(store),
         clock: clock.clone(),

@@ -169,7 +169,7 @@ pub fn engine(parts: Parts) -> Arc<Engine> {
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Arc::new(Engine {
         mail: Mail::default(),
-        seal: entrega::seal::Seal::from_key([7; 32]),
+        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         store: Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap()),
         metrics: Metrics::new(lanes.keys()),
         channels: HashMap::from([("http".to_owned(), parts.channel.unwrap_or(http))]),

@@ -58,7 +58,7 @@ impl DeadIndex {
         self.by_lane.entry(dead.lane.clone()).or_default().insert(place);
         let mark = DeadMark {
             lane: dead.lane.clone(),
-            tenant: dead.company_id.clone(),
+            tenant: dead.original_data.tenant.clone(),
             code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
             status: dead.status,
             generation: dead.generation,
@@ -107,7 +107,7 @@ impl DeadIndex {
         let youngest = filter.older_than_seconds.map(|seconds| now - Duration::from_secs(seconds));
         let fits = |(&place, mark): (&DeadLetterCursor, &DeadMark)| {
             let fits = filter.lane.as_ref().is_none_or(|lane| *lane == mark.lane)
-                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == mark.tenant)
+                && filter.tenant.as_ref().is_none_or(|tenant| mark.tenant.is_of(tenant))
                 && filter.code.as_ref().is_none_or(|code| *code == mark.code)
                 && filter.status.is_none_or(|status| status == mark.status)
                 && youngest.is_none_or(|youngest| place.0 <= youngest)
@@ -131,12 +131,12 @@ impl DeadIndex {
     fn counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Vec<Count> {
         let mut counts: BTreeMap<(LaneName, String), u64> = BTreeMap::new();
         for ((moved_at, _), mark) in &self.by_age {
-            if !mark.status.is_open() || tenant.is_some_and(|tenant| *tenant != mark.tenant) {
+            if !mark.status.is_open() || tenant.is_some_and(|tenant| !mark.tenant.is_of(tenant)) {
                 continue;
             }
             let key = match by {
                 CountBy::Code => mark.code.clone(),
-                CountBy::Tenant => mark.tenant.to_string(),
+                CountBy::Tenant => mark.tenant.company().to_string(),
                 CountBy::Lane => mark.lane.to_string(),
                 CountBy::Hour => Time::from_millis(moved_at.as_millis() / HOUR_MS * HOUR_MS).to_string(),
             };

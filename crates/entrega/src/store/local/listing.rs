@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
+use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 
 use super::Shared;
@@ -52,7 +53,8 @@ impl Shared {
             job_id: id,
             destination: job.as_ref().and_then(records::destination),
             lane: live.lane,
-            company_id: live.tenant,
+            endpoint: live.tenant.endpoint_name().map(str::to_owned),
+            company_id: live.tenant.company(),
             priority: live.priority,
             state,
             reason: live.blocked,
@@ -68,9 +70,9 @@ impl Shared {
     }
 
     pub(super) fn list(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, DiskError> {
-        let is_wanted = |lane: &_, tenant: &_| {
+        let is_wanted = |lane: &_, tenant: &TenantName| {
             filter.lane.as_ref().is_none_or(|wanted| wanted == lane)
-                && filter.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
+                && filter.tenant.as_ref().is_none_or(|wanted| tenant.is_of(wanted))
         };
         let in_state = |state: JobState| filter.wants(state);
         let live = self.find(Table::Live, page, &|id, bytes| {
@@ -89,7 +91,7 @@ impl Shared {
         let dead = self.find(Table::Dead, page, &|_, bytes| {
             let dead = records::decode_json::<DeadLetter>(Table::Dead, bytes)?;
             let is_at_rest = matches!(dead.status, DeadLetterStatus::Pending | DeadLetterStatus::Discarded);
-            let fits = is_at_rest && is_wanted(&dead.lane, &dead.company_id) && in_state(JobState::Dlq);
+            let fits = is_at_rest && is_wanted(&dead.lane, &dead.original_data.tenant) && in_state(JobState::Dlq);
             Ok(fits.then(|| records::view_of_dead(dead)))
         })?;
         Ok(merge(vec![live, ended, dead], page.limit, |view| view.job_id))

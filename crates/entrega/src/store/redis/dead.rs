@@ -176,12 +176,13 @@ impl Shared {
             let (Some(whose), Some(code), Some(hour)) = (parts.next(), parts.next(), parts.next()) else {
                 return Err(reader.wrong(field));
             };
-            if tenant.is_some_and(|tenant| tenant.as_str() != whose) {
+            let whose: TenantName = whose.parse().map_err(|_| reader.wrong(whose))?;
+            if tenant.is_some_and(|tenant| !whose.is_of(tenant)) {
                 continue;
             }
             let key = match by {
                 CountBy::Code => code.to_owned(),
-                CountBy::Tenant => whose.to_owned(),
+                CountBy::Tenant => whose.company().to_string(),
                 CountBy::Lane => lane.name.to_string(),
                 CountBy::Hour => Time::from_millis(hour.parse::<u64>().unwrap_or(0) * HOUR_MS).to_string(),
             };
@@ -214,7 +215,7 @@ impl Shared {
 fn fits(dead: &DeadLetter, filter: &DeadLetterFilter, now: Time) -> bool {
     let youngest = filter.older_than_seconds.map(|seconds| now - Duration::from_secs(seconds));
     let code = dead.last_failure_code.as_deref().unwrap_or(NO_CODE);
-    filter.tenant.as_ref().is_none_or(|tenant| *tenant == dead.company_id)
+    filter.tenant.as_ref().is_none_or(|tenant| dead.original_data.tenant.is_of(tenant))
         && filter.code.as_ref().is_none_or(|wanted| wanted == code)
         && filter.status.is_none_or(|status| status == dead.status)
         && youngest.is_none_or(|youngest| dead.moved_to_dlq_at <= youngest)

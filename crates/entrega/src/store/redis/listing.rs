@@ -113,7 +113,8 @@ impl Shared {
             job_id: id,
             destination: job.as_ref().and_then(records::destination),
             lane: lane.name.clone(),
-            company_id: entry.tenant,
+            endpoint: entry.tenant.endpoint_name().map(str::to_owned),
+            company_id: entry.tenant.company(),
             priority: entry.priority,
             state: entry.state,
             reason: why,
@@ -202,7 +203,8 @@ impl Shared {
             for ids in ids.chunks(LOOKED_AT_ONCE) {
                 let looked = self.look(lane, ids).await?;
                 let views = ids.iter().zip(looked).filter_map(|(id, looked)| self.view_of(lane, *id, looked));
-                let is_wanted = |view: &JobView| filter.tenant.as_ref().is_none_or(|tenant| *tenant == view.company_id);
+                let is_wanted =
+                    |view: &JobView| filter.tenant.as_ref().is_none_or(|tenant| tenant.company() == view.company_id);
                 found.rows.extend(views.filter(is_wanted));
             }
             found.searched_to = LOOKING.bytes(last)?.and_then(|last| last.try_into().ok()).map(JobId::from_bytes);

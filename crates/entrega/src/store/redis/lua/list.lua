@@ -7,6 +7,11 @@ local from = ARGV[4] == '' and '+' or '(' .. ARGV[4]
 local ids = redis.call('ZREVRANGEBYLEX', P .. 'index', from, '-', 'LIMIT', 0, looks)
 lane.preload(ids)
 
+-- A tenant's endpoints are its own.
+local function is_of(whose)
+  return whose == tenant or string.sub(whose, 1, #tenant + 1) == tenant .. '/'
+end
+
 -- Whose it is and where it stands. A record of an end begins with `E`, its moment, state and tenant.
 local function standing(id)
   local e = lane.entry(id)
@@ -30,7 +35,8 @@ local found = {}
 for at, id in ipairs(ids) do
   local whose, how = standing(id)
   -- Whose a dropped job was stands in its record, which the reader looks at.
-  if how and (tenant == '' or whose == nil or whose == tenant) and (wanted == '' or string.find(wanted, ',' .. how .. ',', 1, true)) then
+  local is_theirs = tenant == '' or whose == nil or is_of(whose)
+  if how and is_theirs and (wanted == '' or string.find(wanted, ',' .. how .. ',', 1, true)) then
     found[#found + 1] = id
     if #found == limit then return { found, ids[at + 1] and id or (#ids == looks and id or '') } end
   end

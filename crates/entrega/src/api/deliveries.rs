@@ -1,0 +1,140 @@
+//! Deliveries: what an endpoint was sent, and a test of it.
+//! Invariant: another tenant's endpoint answers exactly as an unknown one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use entrega_core::id::JobId;
+use entrega_core::job::{Attempt, Body, JobState};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::time::Time;
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::auth::{Principal, Reader, Sender};
+use super::page::{Listing, PageQuery};
+use super::problem::ApiError;
+use super::query::{EndpointPath, Params};
+use super::{Api, schema};
+use crate::events::{WEBHOOK_LANE, event_id, of_test};
+use crate::store::{JobFilter, JobView, Paged};
+
+/// Of an endpoint's answer, as much is shown.
+const ANSWER_BYTES_SHOWN: usize = 1024;
+
+/// One delivery.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Delivery {
+    /// Its job.
+    #[schema(value_type = String)]
+    job_id: JobId,
+    /// `email.sent`, …
+    event_type: Option<String>,
+    /// Where it stands.
+    #[schema(value_type = schema::JobState)]
+    state: JobState,
+    /// When the event was handed on.
+    #[schema(value_type = String, format = DateTime)]
+    accepted_at: Time,
+    /// When it is tried next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    due_at: Option<Time>,
+    /// Every attempt: its code (`http_500`, `timeout`, …), when, and how long it took.
+    #[schema(value_type = Vec<schema::Attempt>)]
+    attempts: Vec<Attempt>,
+    /// The status that the endpoint took it with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_code: Option<u16>,
+    /// The first part of what it said then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Content>)]
+    response: Option<Body>,
+}
+
+impl From<JobView> for Delivery {
+    fn from(job: JobView) -> Delivery {
+        let response_code = job.result.as_ref().map(|answer| answer.status);
+        let response = job.result.map(|answer| {
+            let shown = answer.body.0.len().min(ANSWER_BYTES_SHOWN);
+            Body(answer.body.0.slice(..shown))
+        });
+        Delivery {
+            job_id: job.job_id,
+            event_type: job.destination,
+            state: job.state,
+            accepted_at: job.accepted_at,
+            due_at: job.due_at,
+            attempts: job.attempts,
+            response_code,
+            response,
+        }
+    }
+}
+
+/// A test that is on its way.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Testing {
+    /// The job that delivers it.
+    #[schema(value_type = String)]
+    job_id: JobId,
+    /// What the endpoint gets as `eventId`.
+    event_id: String,
+}
+
+/// The name under which the endpoint's jobs are kept, if it exists for this caller.
+fn visible(api: &Api, who: &Principal, tenant: &str, name: &str) -> Result<TenantName, ApiError> {
+    let missing = || ApiError::NotFound { what: "endpoint" };
+    let tenant = TenantName::new(tenant).map_err(|_| missing())?;
+    let is_there = who.sees(&tenant) && api.engine.store.endpoint(&tenant, name).is_some();
+    tenant.endpoint(name).ok().filter(|_| is_there).ok_or_else(missing)
+}
+
+/// List an endpoint's deliveries
+///
+/// Newest first, with every attempt and the first part of the answer that ended it well.
+#[utoipa::path(
+    get, path = "/v1/tenants/{tenant}/endpoints/{name}/deliveries", tag = "webhooks", security(("key" = ["read"])),
+    params(("tenant" = String, Path, description = "Whose"), ("name" = String, Path, description = "The endpoint's name"), PageQuery),
+    responses((status = 200, description = "A page", body = Listing<Delivery>))
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Reader(who): Reader,
+    EndpointPath { tenant, name }: EndpointPath,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Listing<Delivery>>, ApiError> {
+    let whose = visible(&api, &who, &tenant, &name)?;
+    let lane = LaneName::new(WEBHOOK_LANE).expect("a lane name");
+    let filter = JobFilter { lane: Some(lane), tenant: Some(whose), states: Vec::new() };
+    let found = api.engine.store.jobs(&filter, query.page()?).await?;
+    let items = found.items.into_iter().map(Delivery::from).collect();
+    Ok(Json(Listing::of(Paged { items, next: found.next })))
+}
+
+/// Test an endpoint
+///
+/// Sends it a `webhook.test`, signed and delivered like every event.
+#[utoipa::path(
+    post, path = "/v1/tenants/{tenant}/endpoints/{name}/test", tag = "webhooks", security(("key" = ["send"])),
+    params(("tenant" = String, Path, description = "Whose"), ("name" = String, Path, description = "The endpoint's name")),
+    responses((status = 202, description = "It is on its way", body = Testing))
+)]
+pub(super) async fn test(
+    State(api): State<Arc<Api>>,
+    Sender(who): Sender,
+    EndpointPath { tenant, name }: EndpointPath,
+) -> Result<(StatusCode, Json<Testing>), ApiError> {
+    let whose = visible(&api, &who, &tenant, &name)?;
+    let now = api.engine.clock.now();
+    let event = api.engine.chance.job_id(now);
+    let job = of_test(event, &whose.company(), &name, now).ok_or(ApiError::NotFound { what: "endpoint" })?;
+    let job_id = job.id;
+    api.engine.store.submit(vec![job]).await?;
+    who.audit("endpoint.test", format_args!("{tenant}/{name}"));
+    Ok((StatusCode::ACCEPTED, Json(Testing { job_id, event_id: event_id(event) })))
+}

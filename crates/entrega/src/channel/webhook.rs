@@ -1,0 +1,169 @@
+//! The `webhook` channel: an event, signed, for one endpoint.
+//! Invariant: the body is byte for byte the same on every attempt; the moments in the headers are fresh.
+//! Never: follows redirects, or calls an endpoint that is paused or disabled: its jobs wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use entrega_call::{Client, parse_retry_after};
+use entrega_core::job::{EventBody, Payload};
+use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_core::time::Time;
+use entrega_core::webhook::{BadSecret, WebhookSecret, sign, sign_standard_all};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Request, StatusCode};
+use tokio::time::Instant;
+
+use super::Channel;
+use super::http::kind;
+use crate::clock::Clock;
+use crate::seal::Seal;
+use crate::store::{ClaimedJob, Endpoint, EndpointState, Store};
+
+/// An endpoint that fails for so long is disabled.
+pub const FAILING_MAX: Duration = Duration::from_hours(5 * 24);
+
+/// Signed events.
+pub struct WebhookChannel {
+    client: Client,
+    store: Arc<dyn Store>,
+    seal: Arc<Seal>,
+    clock: Clock,
+    user_agent: HeaderValue,
+}
+
+impl WebhookChannel {
+    /// Calls through this client, to the endpoints that this store knows, with the secrets that this seal opens.
+    pub fn new(client: Client, store: Arc<dyn Store>, seal: Arc<Seal>, clock: Clock, user_agent: HeaderValue) -> Self {
+        WebhookChannel { client, store, seal, clock, user_agent }
+    }
+
+    async fn deliver(&self, claimed: &ClaimedJob, deadline: Instant) -> Result<Outcome, Fault> {
+        let Payload::Webhook(event) = &claimed.job.payload else {
+            return Err(fault(FaultKind::Invalid, "the job carries no event"));
+        };
+        let name = claimed.job.tenant.endpoint_name().unwrap_or_default();
+        let company = claimed.job.tenant.company();
+        let Some(endpoint) = self.store.endpoint(&company, name) else {
+            return Err(fault(
+                FaultKind::Held,
+                format!("the endpoint '{name}' is not there any more; it waits for one"),
+            ));
+        };
+        match endpoint.state {
+            EndpointState::Enabled => {}
+            EndpointState::Paused => return Err(fault(FaultKind::Held, format!("the endpoint '{name}' is paused"))),
+            EndpointState::Disabled => {
+                let why = endpoint.reason.as_deref().unwrap_or("an operator");
+                return Err(fault(FaultKind::Held, format!("the endpoint '{name}' is disabled: {why}")));
+            }
+        }
+        let request = self.request(claimed, event, &endpoint)?;
+        let outcome = match self.client.call(request, deadline).await {
+            Ok(answer) => {
+                let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+                Outcome::Answer(Answer {
+                    retry_after: retry_after.and_then(|value| parse_retry_after(value, self.clock.now().as_millis())),
+                    status: answer.status,
+                    headers: answer.headers,
+                    body: answer.body,
+                    truncated: answer.truncated,
+                })
+            }
+            Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
+        };
+        self.learn(&endpoint, &outcome).await
+    }
+
+    fn request(&self, claimed: &ClaimedJob, event: &EventBody, endpoint: &Endpoint) -> Result<Request<Bytes>, Fault> {
+        let invalid = |error: &dyn std::fmt::Display| fault(FaultKind::Invalid, error.to_string());
+        let context = endpoint.context();
+        let opened = endpoint.secrets.iter().map(|sealed| self.seal.open(sealed, &context));
+        let secrets = opened.map(|secret| {
+            // Sealed with another key: the operator's to mend, so the job waits for that rather than die.
+            let secret = secret.map_err(|error| fault(FaultKind::Crashed, error.to_string()))?;
+            secret.reveal().parse().map_err(|error: BadSecret| invalid(&error))
+        });
+        let secrets = secrets.collect::<Result<Vec<WebhookSecret>, Fault>>()?;
+        let newest = secrets.first().ok_or_else(|| fault(FaultKind::Invalid, "the endpoint has no secret"))?;
+        let now = self.clock.now();
+        let body = event.body.0.clone();
+        let seconds = now.as_millis() / 1000;
+        let mut request = Request::post(endpoint.url.as_str()).body(body.clone()).map_err(|error| invalid(&error))?;
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        for (name, value) in [
+            ("x-signature", sign(newest, &body)),
+            ("x-event-id", event.event_id.clone()),
+            ("x-retry-count", (claimed.attempt - 1).to_string()),
+            ("x-sent-at", now.as_millis().to_string()),
+            ("webhook-id", event.event_id.clone()),
+            ("webhook-timestamp", seconds.to_string()),
+            ("webhook-signature", sign_standard_all(&secrets, &event.event_id, seconds, &body)),
+        ] {
+            let value = HeaderValue::from_str(&value).map_err(|error| invalid(&error))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        Ok(request)
+    }
+
+    /// An endpoint that is gone, or has failed for days, is disabled; what it did not get waits for it.
+    async fn learn(&self, endpoint: &Endpoint, outcome: &Outcome) -> Result<Outcome, Fault> {
+        let now = self.clock.now();
+        let (is_good, is_gone) = match outcome {
+            Outcome::Answer(answer) => (answer.status.is_success(), answer.status == StatusCode::GONE),
+            _ => (false, false),
+        };
+        let failed_too_long = endpoint.failing_since.is_some_and(|since| !is_good && now.since(since) > FAILING_MAX);
+        let is_news = match (is_good, endpoint.failing_since) {
+            (true, since) => since.is_some(),
+            (false, since) => is_gone || failed_too_long || since.is_none(),
+        };
+        if is_news {
+            let reason = (is_gone || failed_too_long).then_some(if is_gone {
+                "it answered 410 Gone"
+            } else {
+                "it failed for 5 days"
+            });
+            self.note(endpoint, (!is_good).then_some(now), reason).await;
+        }
+        match is_gone || failed_too_long {
+            true => Err(fault(FaultKind::Held, "the endpoint is disabled now; what it did not get waits for it")),
+            false => Ok(outcome.clone()),
+        }
+    }
+
+    /// Keeps what was learned, in the endpoint as it is now: it may have been changed during the call. It is worth little:
+    /// where it cannot be kept, the next attempt learns it again.
+    async fn note(&self, seen: &Endpoint, failing: Option<Time>, disabled: Option<&'static str>) {
+        let (tenant, name) = (&seen.tenant, &seen.name);
+        let Some(latest) = self.store.endpoint(tenant, name).filter(|latest| latest.url == seen.url) else { return };
+        let mut changed = Endpoint::clone(&latest);
+        changed.failing_since = failing.map(|now| latest.failing_since.unwrap_or(now));
+        if let Some(reason) = disabled {
+            changed.state = EndpointState::Disabled;
+            changed.reason = Some(reason.into());
+            tracing::warn!(target: "audit", companyId = %tenant, endpoint = name, errorReason = reason,
+                operation = "endpoint.disable", "Endpoint disabled");
+        }
+        changed.updated_at = self.clock.now();
+        if let Err(error) = self.store.put_endpoint(changed).await {
+            tracing::warn!(companyId = %tenant, endpoint = name, errorReason = %error,
+                "The state of an endpoint could not be kept");
+        }
+    }
+}
+
+fn fault(kind: FaultKind, message: impl Into<String>) -> Fault {
+    Fault { kind, message: message.into() }
+}
+
+#[async_trait]
+impl Channel for WebhookChannel {
+    async fn attempt(&self, claimed: &ClaimedJob, deadline: Instant) -> Outcome {
+        self.deliver(claimed, deadline).await.unwrap_or_else(Outcome::Fault)
+    }
+}

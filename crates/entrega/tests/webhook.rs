@@ -1,0 +1,14 @@
+//! Events of mails, from the change of state to an endpoint that checks the signature.
+
+mod webhook {
+    mod events;
+    mod receiver;
+    mod states;
+}
+#[path = "email/world.rs"]
+#[allow(dead_code, reason = "the tests of mail use more of it")]
+mod gateway;
+#[path = "redis/mod.rs"]
+mod redis;
+#[path = "smtp_server/mod.rs"]
+mod smtp_server;

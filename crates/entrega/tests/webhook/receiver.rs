@@ -1,0 +1,120 @@
+//! A tenant's endpoint: a real HTTP server that answers as told, and keeps what it got.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use entrega_core::webhook::{WebhookSecret, verify};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A call that it got.
+#[derive(Clone, Debug)]
+pub struct Got {
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Got {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers[name].to_str().unwrap()
+    }
+
+    #[track_caller]
+    pub fn check_signature(&self, secret: &str) {
+        let secret: WebhookSecret = secret.parse().unwrap();
+        verify(&[secret], &self.body, Some(self.header("x-signature"))).unwrap();
+    }
+}
+
+/// An endpoint.
+#[derive(Clone)]
+pub struct Receiver {
+    pub address: SocketAddr,
+    got: Arc<Mutex<Vec<Got>>>,
+    status: Arc<Mutex<Vec<u16>>>,
+}
+
+impl Receiver {
+    pub async fn start() -> Receiver {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let receiver =
+            Receiver { address: listener.local_addr().unwrap(), got: Arc::default(), status: Arc::default() };
+        let accepting = receiver.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let receiver = accepting.clone();
+                let service = service_fn(move |request| receiver.clone().answer(request));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        receiver
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+        let (path, headers) = (request.uri().path().to_owned(), request.headers().clone());
+        let body = request.into_body().collect().await?.to_bytes();
+        self.got.lock().push(Got { path, headers, body });
+        let mut status = self.status.lock();
+        let status = if status.is_empty() { 200 } else { status.remove(0) };
+        Ok(Response::builder().status(status).body(Full::from("thank you")).unwrap())
+    }
+
+    /// The next answers; then 200.
+    pub fn answers(&self, statuses: &[u16]) {
+        *self.status.lock() = statuses.to_vec();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn got(&self) -> Vec<Got> {
+        self.got.lock().clone()
+    }
+
+    /// What it got, once it is so much.
+    pub async fn wait_for(&self, calls: usize) -> Vec<Got> {
+        let look = async {
+            while self.got.lock().len() < calls {
+                // reason: another task calls when it calls; this one looks until it has.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, look).await;
+        assert!(waited.is_ok(), "{} of {calls} calls came: {:?}", self.got().len(), self.got());
+        self.got()
+    }
+}
+
+/// What a gateway needs to call endpoints here, with short waits.
+pub fn open(smtp: &str, endpoints: &str) -> String {
+    format!(
+        "[outbound]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n[transports.main]\nurl = \"{smtp}\"\n\
+         [lanes.webhook]\nretry = {{ attempts = 6, delays = [\"50ms\"] }}\n{endpoints}\n\
+         [lanes.\"email:send\"]\n{}",
+        crate::gateway::QUICK
+    )
+}
+
+pub fn endpoint(tenant: &str, name: &str, url: &str, more: &str) -> String {
+    format!("[tenants.{tenant}.endpoints.{name}]\nurl = \"{url}\"\nsecret = \"{SECRET}\"\n{more}\n")
+}
