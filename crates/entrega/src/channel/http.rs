@@ -7,6 +7,7 @@ use bytes::Bytes;
 use entrega_call::{CallError, Client, parse_retry_after};
 use entrega_core::job::{HttpRequest, Payload};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_core::time::Time;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request};
 use tokio::time::Instant;
@@ -39,23 +40,28 @@ impl Channel for HttpChannel {
             Ok(request) => request,
             Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
         };
-        match self.client.call(request, deadline).await {
-            Ok(answer) => {
-                let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-                Outcome::Answer(Answer {
-                    retry_after: retry_after.and_then(|value| parse_retry_after(value, self.clock.now().as_millis())),
-                    status: answer.status,
-                    headers: answer.headers,
-                    body: answer.body,
-                    truncated: answer.truncated,
-                })
-            }
-            Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
-        }
+        outcome(self.client.call(request, deadline).await, self.clock.now())
     }
 }
 
-pub(super) fn kind(error: &CallError) -> FaultKind {
+/// What came of a call, as it is judged.
+pub(super) fn outcome(called: Result<entrega_call::Answer, CallError>, now: Time) -> Outcome {
+    match called {
+        Ok(answer) => {
+            let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            Outcome::Answer(Answer {
+                retry_after: retry_after.and_then(|value| parse_retry_after(value, now.as_millis())),
+                status: answer.status,
+                headers: answer.headers,
+                body: answer.body,
+                truncated: answer.truncated,
+            })
+        }
+        Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
+    }
+}
+
+fn kind(error: &CallError) -> FaultKind {
     match error {
         CallError::Resolve { .. } => FaultKind::Resolve,
         CallError::Forbidden(_) => FaultKind::Forbidden,

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use entrega_call::{Client, parse_retry_after};
+use entrega_call::Client;
 use entrega_core::job::{EventBody, Payload};
-use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_core::outcome::{Fault, FaultKind, Outcome};
 use entrega_core::time::Time;
 use entrega_core::webhook::{BadSecret, WebhookSecret, sign, sign_standard_all};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
 use tokio::time::Instant;
 
 use super::Channel;
-use super::http::kind;
+use super::http::outcome;
 use crate::clock::Clock;
 use crate::seal::Seal;
 use crate::store::{ClaimedJob, Endpoint, EndpointState, Store};
@@ -61,19 +61,7 @@ impl WebhookChannel {
             }
         }
         let request = self.request(claimed, event, &endpoint)?;
-        let outcome = match self.client.call(request, deadline).await {
-            Ok(answer) => {
-                let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-                Outcome::Answer(Answer {
-                    retry_after: retry_after.and_then(|value| parse_retry_after(value, self.clock.now().as_millis())),
-                    status: answer.status,
-                    headers: answer.headers,
-                    body: answer.body,
-                    truncated: answer.truncated,
-                })
-            }
-            Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
-        };
+        let outcome = outcome(self.client.call(request, deadline).await, self.clock.now());
         self.learn(&endpoint, &outcome).await
     }
 
