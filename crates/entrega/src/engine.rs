@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
 use entrega_core::email::Mailbox;
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 
 use crate::chance::Chance;
@@ -159,9 +159,10 @@ impl Engine {
         })
     }
 
-    /// Whether somebody may be told of what becomes of mails.
-    pub(crate) fn tells_events(&self) -> bool {
-        self.lanes.contains_key(EVENTS_LANE)
+    /// Whether somebody is to be told of what becomes of a tenant's mails. An event that nobody listens to would cost as
+    /// much as the mail.
+    pub(crate) fn tells_events(&self, tenant: &TenantName) -> bool {
+        self.lanes.contains_key(EVENTS_LANE) && !self.store.endpoints_of(tenant).is_empty()
     }
 
     /// A lane's policy.

@@ -74,7 +74,7 @@ impl Engine {
         let known = self.store.feedback(&[id]).await?.pop().unwrap_or_default();
         let is_repeat = known.iter().any(|one| one.feedback_id == feedback.feedback_id);
         let mail = self.store.job(id).await?.filter(|mail| mail.state == JobState::Done && !is_repeat);
-        let Some(mail) = mail.filter(|_| self.tells_events()) else { return Ok(()) };
+        let Some(mail) = mail.filter(|_| self.tells_events(tenant)) else { return Ok(()) };
         let attempts = u32::try_from(mail.attempts.len()).unwrap_or(u32::MAX);
         let mut sequence = attempts;
         // A replayed mail has more events than attempts, and so has one that was reported before.

@@ -52,7 +52,7 @@ impl Engine {
         let mut job = claimed.job;
         attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
         if let Payload::Email(email) = &job.payload
-            && self.tells_events()
+            && self.tells_events(&job.tenant)
         {
             causes.push(events::of_attempt(&job, email, &attempts, &transition, now));
         }
