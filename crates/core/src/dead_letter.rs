@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
-use crate::job::{Attempt, Job};
+use crate::job::{Attempt, Job, Payload};
 use crate::name::{LaneName, TenantName};
 use crate::time::Time;
 
@@ -123,6 +123,15 @@ impl DeadLetter {
     /// When it is no longer kept.
     pub fn expires_at(&self) -> Time {
         self.moved_to_dlq_at + Duration::from_millis(self.ttl)
+    }
+
+    /// The job, to be sent on its way again: it knows what was tried before.
+    pub fn job_to_replay(&self, now: Time, expires_at: Option<Time>) -> Job {
+        let mut job = Job { due_at: now, expires_at, ..self.original_data.clone() };
+        if let Payload::Email(email) = &mut job.payload {
+            email.carry_on_after(&self.attempts);
+        }
+        job
     }
 
     /// Whether it may be sent on its way again, and if not, why.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::classify::{Rule, Verdict, classify_facts};
-use crate::job::Body;
+use crate::job::{Attempt, Body};
 use crate::outcome::{Facts, Lesson, Protocol};
 
 /// Somebody's address, perhaps with their name.
@@ -74,6 +74,15 @@ impl Email {
         all
     }
 
+    /// Takes over from earlier attempts who got it, and how many events were told: a replay starts from the mail alone.
+    /// The last attempt may not have got as far as anybody, so the last that did counts.
+    pub fn carry_on_after(&mut self, attempts: &[Attempt]) {
+        if let Some(mailed) = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref()) {
+            self.accepted = mailed.accepted().map(str::to_owned).collect();
+        }
+        self.events = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
+    }
+
     /// About how much it carries.
     pub fn bytes(&self) -> usize {
         let texts =
@@ -105,6 +114,18 @@ pub enum FailureCode {
 }
 
 impl FailureCode {
+    /// All codes.
+    pub const ALL: [FailureCode; 8] = [
+        FailureCode::InvalidRecipient,
+        FailureCode::BouncePermanent,
+        FailureCode::BounceTemporary,
+        FailureCode::Complaint,
+        FailureCode::SesThrottle,
+        FailureCode::SesError,
+        FailureCode::InvalidContent,
+        FailureCode::InternalError,
+    ];
+
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -121,19 +142,7 @@ impl FailureCode {
 
     /// The code of this name.
     pub fn named(word: &str) -> Option<FailureCode> {
-        use FailureCode::*;
-        [
-            InvalidRecipient,
-            BouncePermanent,
-            BounceTemporary,
-            Complaint,
-            SesThrottle,
-            SesError,
-            InvalidContent,
-            InternalError,
-        ]
-        .into_iter()
-        .find(|code| code.as_str() == word)
+        FailureCode::ALL.into_iter().find(|code| code.as_str() == word)
     }
 }
 

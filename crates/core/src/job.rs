@@ -206,8 +206,6 @@ pub struct EventBody {
     pub event_id: String,
     /// `email.sent`, …
     pub event_type: String,
-    /// What it is about.
-    pub subject: Option<JobId>,
     /// The bytes that every listener gets.
     pub body: Body,
 }

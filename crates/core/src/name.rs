@@ -23,7 +23,7 @@ pub struct BadName {
 }
 
 macro_rules! name_type {
-    ($(#[$doc:meta])* $type:ident, $kind:literal, $allowed:literal, $is_allowed:expr) => {
+    ($(#[$doc:meta])* $type:ident, $kind:literal, $allowed:literal, $is_allowed:expr, $kept:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $type(Arc<str>);
@@ -37,6 +37,12 @@ macro_rules! name_type {
                     true => Ok($type(name.into())),
                     false => Err(BadName { name: name.chars().take(NAME_LENGTH_MAX).collect(), kind: $kind, allowed: $allowed }),
                 }
+            }
+
+            /// The name, out of a record that was written from a good one.
+            pub fn kept(name: &str) -> Result<$type, BadName> {
+                let kept: fn(&str) -> Result<$type, BadName> = $kept;
+                kept(name)
             }
 
             /// The name as text.
@@ -85,7 +91,7 @@ macro_rules! name_type {
                         write!(f, "a {} name", $kind)
                     }
                     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<$type, E> {
-                        $type::new(name).map_err(E::custom)
+                        $type::kept(name).map_err(E::custom)
                     }
                 }
                 deserializer.deserialize_str(Text).map_err(D::Error::custom)
@@ -97,19 +103,24 @@ macro_rules! name_type {
 name_type!(
     /// Names a lane: `http`, `email:send`, `connector:netsuite`.
     LaneName, "lane", "a-z 0-9 : _ . -",
-    |c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '_' | '.' | '-')
+    |c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, ':' | '_' | '.' | '-'),
+    LaneName::new
 );
 name_type!(
     /// Names a tenant: who the work is for. Work for one of a tenant's endpoints is named `tenant/endpoint`, so that each
-    /// endpoint takes turns and has gates of its own.
+    /// endpoint takes turns and has gates of its own; nobody can give such a name, only [`TenantName::endpoint`] makes it.
     TenantName, "tenant", "A-Z a-z 0-9 _ . -",
-    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/')
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'),
+    |name| match name.split_once('/') {
+        Some((company, endpoint)) if !endpoint.contains('/') => Ok(TenantName::new(company)?.endpoint(endpoint)),
+        _ => TenantName::new(name),
+    }
 );
 
 impl TenantName {
     /// The name under which work for one of the tenant's endpoints takes turns.
-    pub fn endpoint(&self, endpoint: &str) -> Result<TenantName, BadName> {
-        TenantName::new(&format!("{}/{endpoint}", self.company()))
+    pub fn endpoint(&self, endpoint: &str) -> TenantName {
+        TenantName(format!("{}/{endpoint}", self.company()).into())
     }
 
     /// The tenant itself.
@@ -157,10 +168,17 @@ mod tests {
     #[test]
     fn the_work_of_an_endpoint_is_its_tenants() {
         let (m2, m22) = (TenantName::new("m2").unwrap(), TenantName::new("m22").unwrap());
-        let hooks = m2.endpoint("hooks").unwrap();
+        let hooks = m2.endpoint("hooks");
         assert_eq!((hooks.as_str(), hooks.company(), hooks.is_endpoint()), ("m2/hooks", m2.clone(), true));
         assert!(hooks.is_of(&m2) && hooks.is_of(&hooks) && m2.is_of(&m2));
-        assert!(!m22.is_of(&m2) && !m2.is_of(&hooks) && !m2.endpoint("h").unwrap().is_of(&hooks));
+        assert!(!m22.is_of(&m2) && !m2.is_of(&hooks) && !m2.endpoint("h").is_of(&hooks));
+        // The longest of both fit, records read back, and nobody can pass such a name off as a tenant's.
+        let long = TenantName::new(&"x".repeat(64)).unwrap().endpoint(&"y".repeat(32));
+        assert_eq!(TenantName::kept(long.as_str()), Ok(long));
+        for bad in ["m2/hooks", "a/b/c", "/b"] {
+            assert!(TenantName::new(bad).is_err(), "{bad}");
+        }
+        assert!(TenantName::kept("a/b/c").is_err() && TenantName::kept("/b").is_err());
     }
 
     #[test]

@@ -42,8 +42,10 @@ pub const WEBHOOK_TIMESTAMP: &str = "webhook-timestamp";
 pub const WEBHOOK_SIGNATURE: &str = "webhook-signature";
 
 const SECRET_PREFIX: &str = "whsec_";
-const SECRET_CHARS_MIN: usize = 16;
-const SECRET_CHARS_MAX: usize = 128;
+/// The shortest secret that somebody may bring along.
+pub const SECRET_CHARS_MIN: usize = 16;
+/// The longest.
+pub const SECRET_CHARS_MAX: usize = 128;
 const ALPHANUMERICS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const HEX_PREFIX: &str = "sha256=";
 const STANDARD_VERSION: &str = "v1,";

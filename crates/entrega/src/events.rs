@@ -1,6 +1,6 @@
 //! Events: what is told of a mail, numbered without gaps.
-//! Invariant: a settled attempt of a mail tells exactly one event, in the same write; its number follows from the attempts
-//! alone, and its id from its number, so that nothing has to be counted or looked up.
+//! Invariant: a settled attempt of a mail tells exactly one event where somebody listens, in the same write; its number
+//! follows from the attempts alone, and its id from its number, so that nothing has to be counted or looked up.
 //! Never: shows an address in full.
 
 use entrega_core::decide::Transition;
@@ -13,12 +13,15 @@ use entrega_core::outcome::Protocol;
 use entrega_core::time::Time;
 use serde::Serialize;
 
-use crate::api::EXTERNAL_ID;
+use crate::intake::EXTERNAL_ID;
 
 /// The lane in which events are handed on.
 pub const EVENTS_LANE: &str = "events";
 /// The lane in which they are delivered.
 pub const WEBHOOK_LANE: &str = "webhook";
+
+/// The most events of one mail that are looked for: no mail is attempted as often, replays included.
+pub const EVENTS_MAX: u32 = 1000;
 
 /// An event as receivers get it.
 #[derive(Serialize)]
@@ -157,11 +160,11 @@ fn of_mail(
     let event_type = news.event_type();
     let data = MailData { outbox_id: mail, external_id, company_id: tenant, recipient, rest: news };
     let told = Told { event_type, event_id: &event_id(id), timestamp: now, sequence_number: sequence, data };
-    job(id, tenant, EVENTS_LANE, Payload::Event(body(&told, Some(mail))), now)
+    job(id, tenant, EVENTS_LANE, Payload::Event(body(&told)), now)
 }
 
 /// A `webhook.test` for one endpoint, as a job.
-pub(crate) fn of_test(id: JobId, tenant: &TenantName, endpoint: &str, now: Time) -> Option<Job> {
+pub(crate) fn of_test(id: JobId, tenant: &TenantName, endpoint: &str, now: Time) -> Job {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Test<'a> {
@@ -172,25 +175,19 @@ pub(crate) fn of_test(id: JobId, tenant: &TenantName, endpoint: &str, now: Time)
     let data = Test { company_id: tenant, endpoint, message: "This is a test of your endpoint." };
     let event_type = "webhook.test";
     let told = Told { event_type, event_id: &event_id(id), timestamp: now, sequence_number: 1, data };
-    let whose = tenant.endpoint(endpoint).ok()?;
-    Some(job(id.derive(endpoint.as_bytes()), &whose, WEBHOOK_LANE, Payload::Webhook(body(&told, None)), now))
+    job(id.derive(endpoint.as_bytes()), &tenant.endpoint(endpoint), WEBHOOK_LANE, Payload::Webhook(body(&told)), now)
 }
 
 /// The job that delivers an event to one endpoint.
-pub(crate) fn delivery(event: &Job, body: &EventBody, endpoint: &str, now: Time) -> Option<Job> {
-    let whose = event.tenant.endpoint(endpoint).ok()?;
-    Some(job(event.id.derive(endpoint.as_bytes()), &whose, WEBHOOK_LANE, Payload::Webhook(body.clone()), now))
+pub(crate) fn delivery(event: &Job, body: &EventBody, endpoint: &str, now: Time) -> Job {
+    let whose = event.tenant.endpoint(endpoint);
+    job(event.id.derive(endpoint.as_bytes()), &whose, WEBHOOK_LANE, Payload::Webhook(body.clone()), now)
 }
 
-fn body<D: Serialize>(told: &Told<'_, D>, subject: Option<JobId>) -> EventBody {
+fn body<D: Serialize>(told: &Told<'_, D>) -> EventBody {
     // Texts, numbers and moments always encode.
     let bytes = serde_json::to_vec(told).expect("plain data encodes");
-    EventBody {
-        event_id: told.event_id.to_owned(),
-        event_type: told.event_type.to_owned(),
-        subject,
-        body: Body(bytes.into()),
-    }
+    EventBody { event_id: told.event_id.to_owned(), event_type: told.event_type.to_owned(), body: Body(bytes.into()) }
 }
 
 fn job(id: JobId, tenant: &TenantName, lane: &str, payload: Payload, now: Time) -> Job {

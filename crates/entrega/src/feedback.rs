@@ -9,9 +9,9 @@ use entrega_core::job::JobState;
 use entrega_core::mask::mask_address;
 use entrega_core::name::TenantName;
 
-use crate::api::EXTERNAL_ID;
 use crate::engine::Engine;
-use crate::events::{event_job, of_report};
+use crate::events::{EVENTS_MAX, event_job, of_report};
+use crate::intake::EXTERNAL_ID;
 use crate::sns::{SesEvent, SesNotification};
 use crate::store::{Feedback, StoreError, Suppression};
 
@@ -76,13 +76,10 @@ impl Engine {
         let mail = self.store.job(id).await?.filter(|mail| mail.state == JobState::Done && !is_repeat);
         let Some(mail) = mail.filter(|_| self.tells_events(tenant)) else { return Ok(()) };
         let attempts = u32::try_from(mail.attempts.len()).unwrap_or(u32::MAX);
-        let mut sequence = attempts;
+        let mut sequence = attempts + 1;
         // A replayed mail has more events than attempts, and so has one that was reported before.
-        loop {
+        while sequence < EVENTS_MAX && self.store.job(event_job(id, sequence)).await?.is_some() {
             sequence += 1;
-            if self.store.job(event_job(id, sequence)).await?.is_none() {
-                break;
-            }
         }
         let external_id = mail.labels.get(EXTERNAL_ID).map(String::as_str);
         let event = of_report(id, tenant, external_id, feedback, attempts, sequence);

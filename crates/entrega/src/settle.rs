@@ -49,15 +49,12 @@ impl Engine {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = lesson(&outcome, &transition, now);
         let Kept { answer, mail, mut causes } = kept(outcome, &transition);
-        let mut job = claimed.job;
+        let job = claimed.job;
         attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
         if let Payload::Email(email) = &job.payload
             && self.tells_events(&job.tenant)
         {
             causes.push(events::of_attempt(&job, email, &attempts, &transition, now));
-        }
-        if matches!(transition, Transition::DeadLetter { .. }) {
-            remember(&mut job, &attempts);
         }
         Settlement {
             ticket: claimed.ticket,
@@ -82,25 +79,25 @@ impl Engine {
         self.metrics.attempt(&job.lane, *attempt, outcome, took);
         match transition {
             Transition::Done => {
-                tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt,
+                tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt,
                     latencyMs = took.as_millis() as u64, "Job delivered");
             }
             Transition::Retry { at, failure } => {
                 let delay = at.since(now);
                 self.metrics.backoff(&job.lane, delay);
-                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
+                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt, labels = labels(job),
                     maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
                     errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = true,
                     nextRetryDelay = delay.as_millis() as u64, "Job failed, scheduling retry");
             }
             Transition::Blocked { failure } => {
-                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant, attempt, labels = labels(job),
+                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt, labels = labels(job),
                     errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job blocked; an operator decides");
             }
             Transition::DeadLetter { failure } => {
                 self.metrics.dead(&job.lane);
-                tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant, attempt,
+                tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant.company(), attempt,
                     labels = labels(job), errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job moved to the dead letters");
             }
@@ -146,15 +143,6 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
         }
         Outcome::Answer(_) | Outcome::Fault(_) => Kept::default(),
     }
-}
-
-/// A replay starts from the job alone: it says there who got the mail already, and how many events were told of it.
-fn remember(job: &mut Job, attempts: &[Attempt]) {
-    let Payload::Email(email) = &mut job.payload else { return };
-    if let Some(mailed) = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref()) {
-        email.accepted = mailed.accepted().map(str::to_owned).collect();
-    }
-    email.events = email.events.saturating_add(u32::try_from(attempts.len()).unwrap_or(u32::MAX));
 }
 
 fn kept_answer(answer: Answer) -> KeptAnswer {

@@ -1,14 +1,9 @@
 //! The gateway killed with -9 while mails are sent and told of: every event still arrives.
 
-#[path = "email/world.rs"]
-#[allow(dead_code, reason = "only its settings are used here")]
-mod gateway;
 mod process;
 #[path = "webhook/receiver.rs"]
 #[allow(dead_code, reason = "the tests of webhooks use more of it")]
 mod receiver;
-#[path = "redis/mod.rs"]
-mod redis;
 #[path = "smtp_server/mod.rs"]
 mod smtp_server;
 

@@ -7,13 +7,14 @@ use axum::Json;
 use axum::extract::State;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Body, JobState};
-use entrega_core::name::{LaneName, TenantName};
+use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::auth::{Principal, Reader, Sender};
+use super::auth::{Reader, Sender};
+use super::endpoints::find;
 use super::page::{Listing, PageQuery};
 use super::problem::ApiError;
 use super::query::{EndpointPath, Params};
@@ -86,31 +87,24 @@ pub(super) struct Testing {
     event_id: String,
 }
 
-/// The name under which the endpoint's jobs are kept, if it exists for this caller.
-fn visible(api: &Api, who: &Principal, tenant: &str, name: &str) -> Result<TenantName, ApiError> {
-    let missing = || ApiError::NotFound { what: "endpoint" };
-    let tenant = TenantName::new(tenant).map_err(|_| missing())?;
-    let is_there = who.sees(&tenant) && api.engine.store.endpoint(&tenant, name).is_some();
-    tenant.endpoint(name).ok().filter(|_| is_there).ok_or_else(missing)
-}
-
 /// List an endpoint's deliveries
 ///
 /// Newest first, with every attempt and the first part of the answer that ended it well.
 #[utoipa::path(
-    get, path = "/v1/tenants/{tenant}/endpoints/{name}/deliveries", tag = "webhooks", security(("key" = ["read"])),
-    params(("tenant" = String, Path, description = "Whose"), ("name" = String, Path, description = "The endpoint's name"), PageQuery),
+    get, path = "/v1/tenants/{tenant}/endpoints/{name}/deliveries", tag = "endpoints", security(("key" = ["read"])),
+    params(EndpointPath, PageQuery),
     responses((status = 200, description = "A page", body = Listing<Delivery>))
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
-    EndpointPath { tenant, name }: EndpointPath,
+    path: EndpointPath,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<Listing<Delivery>>, ApiError> {
-    let whose = visible(&api, &who, &tenant, &name)?;
+    let endpoint = find(&api, &who, &path)?;
     let lane = LaneName::new(WEBHOOK_LANE).expect("a lane name");
-    let filter = JobFilter { lane: Some(lane), tenant: Some(whose), states: Vec::new() };
+    let filter =
+        JobFilter { lane: Some(lane), tenant: Some(endpoint.tenant.endpoint(&endpoint.name)), states: Vec::new() };
     let found = api.engine.store.jobs(&filter, query.page()?).await?;
     let items = found.items.into_iter().map(Delivery::from).collect();
     Ok(Json(Listing::of(Paged { items, next: found.next })))
@@ -120,21 +114,21 @@ pub(super) async fn list(
 ///
 /// Sends it a `webhook.test`, signed and delivered like every event.
 #[utoipa::path(
-    post, path = "/v1/tenants/{tenant}/endpoints/{name}/test", tag = "webhooks", security(("key" = ["send"])),
-    params(("tenant" = String, Path, description = "Whose"), ("name" = String, Path, description = "The endpoint's name")),
+    post, path = "/v1/tenants/{tenant}/endpoints/{name}/test", tag = "endpoints", security(("key" = ["send"])),
+    params(EndpointPath),
     responses((status = 202, description = "It is on its way", body = Testing))
 )]
 pub(super) async fn test(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
-    EndpointPath { tenant, name }: EndpointPath,
+    path: EndpointPath,
 ) -> Result<(StatusCode, Json<Testing>), ApiError> {
-    let whose = visible(&api, &who, &tenant, &name)?;
+    let endpoint = find(&api, &who, &path)?;
     let now = api.engine.clock.now();
     let event = api.engine.chance.job_id(now);
-    let job = of_test(event, &whose.company(), &name, now).ok_or(ApiError::NotFound { what: "endpoint" })?;
+    let job = of_test(event, &endpoint.tenant, &endpoint.name, now);
     let job_id = job.id;
     api.engine.store.submit(vec![job]).await?;
-    who.audit("endpoint.test", format_args!("{tenant}/{name}"));
+    who.audit("endpoint.test", format_args!("{}/{}", endpoint.tenant, endpoint.name));
     Ok((StatusCode::ACCEPTED, Json(Testing { job_id, event_id: event_id(event) })))
 }

@@ -25,14 +25,12 @@ use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::submit::{Headers, REPLAYED, once_key};
 use super::{Api, schema};
-use crate::intake::{self, AttachmentWish, EmailWish, NewJob, OnceKey, Refusal, check_email};
+use crate::intake::{self, AttachmentWish, EXTERNAL_ID, EmailWish, NewJob, OnceKey, Refusal, check_email};
 use crate::store::{JobFilter, JobView, Paged};
 
 const EXTERNAL_ID_BYTES_MAX: usize = 255;
 /// How long the same `externalId` gives the same mail: as long as a dead letter is kept.
 const EXTERNAL_ID_FOR: Duration = Duration::from_hours(7 * 24);
-/// The label under which a mail's external id is carried into logs and dead letters.
-pub const EXTERNAL_ID: &str = "externalId";
 
 /// A mail to send.
 #[derive(Deserialize, ToSchema)]

@@ -171,7 +171,7 @@ fn must_be(field: &str, error: &BadEndpoint) -> ApiError {
 const NOT_FOUND: ApiError = ApiError::NotFound { what: "endpoint" };
 
 /// The endpoint in the path, if it exists for this caller.
-fn find(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpoint>, ApiError> {
+pub(super) fn find(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpoint>, ApiError> {
     let tenant = TenantName::new(&path.tenant).ok().filter(|tenant| who.sees(tenant)).ok_or(NOT_FOUND)?;
     api.engine.store.endpoint(&tenant, &path.name).ok_or(NOT_FOUND)
 }

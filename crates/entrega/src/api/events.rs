@@ -15,10 +15,7 @@ use super::Api;
 use super::auth::Reader;
 use super::problem::ApiError;
 use super::query::Params;
-use crate::events::event_job;
-
-/// The most that are looked for: no mail is attempted as often, replays included.
-const EVENTS_MAX: u32 = 1000;
+use crate::events::{EVENTS_MAX, event_job};
 
 /// After so many numbers that were not told, no more are looked for.
 const MISSING_MAX: u32 = 20;

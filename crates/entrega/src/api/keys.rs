@@ -86,7 +86,7 @@ pub(super) async fn create(
     let key = ApiKey {
         id: api.new_id("key"),
         hash: hash_key(&secret),
-        tenant: wish.tenant,
+        tenant: who.acts_for(Some(wish.tenant))?,
         scopes,
         created_at: api.engine.clock.now(),
     };

@@ -10,7 +10,7 @@ use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::emails::EXTERNAL_ID;
+use crate::intake::EXTERNAL_ID;
 use crate::store::{Feedback, JobView};
 
 /// How a mail stands.

@@ -6,7 +6,7 @@
 //! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
 //! - `jobs`, `submit`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
-//!   `keys`, `health`: the calls, by noun
+//!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
@@ -45,7 +45,6 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use self::auth::{hash_key, new_key};
-pub use self::emails::EXTERNAL_ID;
 pub use self::openapi::openapi;
 pub use self::server::{ServerLimits, serve};
 

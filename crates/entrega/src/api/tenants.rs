@@ -124,9 +124,6 @@ pub(super) async fn set(
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Json<SettingsRow>, ApiError> {
     let tenant = TenantName::new(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
-    if tenant.is_endpoint() {
-        return Err(ApiError::invalid("tenant", "a tenant's name has no slash"));
-    }
     let weight = settings.weight;
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return Err(ApiError::invalid("weight", format!("{weight} is not from 1 to {WEIGHT_MAX}")));

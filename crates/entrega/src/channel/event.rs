@@ -38,8 +38,7 @@ impl Channel for EventChannel {
         let listening = self.store.endpoints_of(&claimed.job.tenant);
         let listening = listening.iter().filter(|endpoint| endpoint.takes(&event.event_type));
         let now = self.clock.now();
-        let jobs =
-            listening.filter_map(|endpoint| events::delivery(&claimed.job, event, &endpoint.name, now)).collect();
+        let jobs = listening.map(|endpoint| events::delivery(&claimed.job, event, &endpoint.name, now)).collect();
         Outcome::Spread(Spread { jobs, body: event.body.0.clone() })
     }
 }

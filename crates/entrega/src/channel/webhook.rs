@@ -62,7 +62,7 @@ impl WebhookChannel {
         }
         let request = self.request(claimed, event, &endpoint)?;
         let outcome = outcome(self.client.call(request, deadline).await, self.clock.now());
-        self.learn(&endpoint, &outcome).await
+        self.learn(&endpoint, outcome).await
     }
 
     fn request(&self, claimed: &ClaimedJob, event: &EventBody, endpoint: &Endpoint) -> Result<Request<Bytes>, Fault> {
@@ -70,7 +70,7 @@ impl WebhookChannel {
         let context = endpoint.context();
         let opened = endpoint.secrets.iter().map(|sealed| self.seal.open(sealed, &context));
         let secrets = opened.map(|secret| {
-            // Sealed with another key: the operator's to mend, so the job waits for that rather than die.
+            // Sealed with another key: the operator's to mend, so it is tried again.
             let secret = secret.map_err(|error| fault(FaultKind::Crashed, error.to_string()))?;
             secret.reveal().parse().map_err(|error: BadSecret| invalid(&error))
         });
@@ -99,9 +99,9 @@ impl WebhookChannel {
     }
 
     /// An endpoint that is gone, or has failed for days, is disabled; what it did not get waits for it.
-    async fn learn(&self, endpoint: &Endpoint, outcome: &Outcome) -> Result<Outcome, Fault> {
+    async fn learn(&self, endpoint: &Endpoint, outcome: Outcome) -> Result<Outcome, Fault> {
         let now = self.clock.now();
-        let (is_good, is_gone) = match outcome {
+        let (is_good, is_gone) = match &outcome {
             Outcome::Answer(answer) => (answer.status.is_success(), answer.status == StatusCode::GONE),
             _ => (false, false),
         };
@@ -120,7 +120,7 @@ impl WebhookChannel {
         }
         match is_gone || failed_too_long {
             true => Err(fault(FaultKind::Held, "the endpoint is disabled now; what it did not get waits for it")),
-            false => Ok(outcome.clone()),
+            false => Ok(outcome),
         }
     }
 

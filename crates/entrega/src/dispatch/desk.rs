@@ -191,7 +191,7 @@ impl Desk {
 
     fn report_expired(&self, left: &Left) {
         self.engine.metrics.dropped(&self.lane, "ttl_expired");
-        tracing::warn!(lane = %self.lane, jobId = %left.id, companyId = %left.tenant, priority = left.priority.as_str(),
+        tracing::warn!(lane = %self.lane, jobId = %left.id, companyId = %left.tenant.company(), priority = left.priority.as_str(),
             errorReason = "ttl_expired", "Job dropped");
     }
 }

@@ -9,6 +9,7 @@
 mod configured;
 
 use entrega_call::{AddressFilter, UrlProblem};
+use entrega_core::webhook::{SECRET_CHARS_MAX, SECRET_CHARS_MIN, WebhookSecret};
 use http::Uri;
 
 pub use self::configured::{ConfiguredError, put_configured};
@@ -19,18 +20,10 @@ use crate::chance::secret_bytes;
 pub const ENDPOINTS_MAX: usize = 100;
 /// Characters of an endpoint's name.
 pub const NAME_LENGTH_MAX: usize = 32;
-/// The shortest and the longest secret that somebody may bring along.
-pub const SECRET_LENGTH_MIN: usize = 16;
-/// See [`SECRET_LENGTH_MIN`].
-pub const SECRET_LENGTH_MAX: usize = 128;
 /// Event types that one endpoint may name.
 pub const EVENT_TYPES_MAX: usize = 20;
 /// Characters of an event type.
 pub const EVENT_TYPE_LENGTH_MAX: usize = 64;
-
-const SECRET_PREFIX: &str = "whsec_";
-const SECRET_CHARS: usize = 32;
-const ALPHANUMERICS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 /// What is wrong with an endpoint; reads well after "must be".
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -39,7 +32,7 @@ pub enum BadEndpoint {
     #[error("1 to {NAME_LENGTH_MAX} characters of a-z, 0-9, _ and -")]
     Name,
     /// A secret that is easily guessed, or unfit for a file or a shell.
-    #[error("{SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX} visible ASCII characters without spaces")]
+    #[error("{SECRET_CHARS_MIN} to {SECRET_CHARS_MAX} visible ASCII characters without spaces")]
     Secret,
     /// No such event can be.
     #[error("1 to {EVENT_TYPE_LENGTH_MAX} characters of a-z, . and _, such as email.sent")]
@@ -63,8 +56,7 @@ pub fn check_name(name: &str) -> Result<(), BadEndpoint> {
 
 /// Refuses a secret that somebody brought along and should not use.
 pub fn check_secret(secret: &str) -> Result<(), BadEndpoint> {
-    let length_fits = (SECRET_LENGTH_MIN..=SECRET_LENGTH_MAX).contains(&secret.len());
-    fits(length_fits && secret.bytes().all(|byte| byte.is_ascii_graphic()), BadEndpoint::Secret)
+    fits(secret.parse::<WebhookSecret>().is_ok(), BadEndpoint::Secret)
 }
 
 /// Refuses what cannot be the type of an event.
@@ -86,11 +78,7 @@ fn fits(it_does: bool, otherwise: BadEndpoint) -> Result<(), BadEndpoint> {
 
 /// A new secret: `whsec_` and 32 letters and digits that nobody can guess.
 pub fn new_secret() -> String {
-    // The bytes past the last whole alphabet would make its first characters likelier.
-    let fair = u8::MAX - u8::MAX % ALPHANUMERICS.len() as u8;
-    let bytes = std::iter::repeat_with(secret_bytes::<{ 2 * SECRET_CHARS }>).flatten();
-    let chars = bytes.filter(|byte| *byte < fair).map(|byte| char::from(ALPHANUMERICS[usize::from(byte) % 62]));
-    SECRET_PREFIX.chars().chain(chars.take(SECRET_CHARS)).collect()
+    WebhookSecret::from_random(secret_bytes()).expose().to_owned()
 }
 
 #[cfg(test)]

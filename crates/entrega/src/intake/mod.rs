@@ -23,6 +23,8 @@ pub use self::request::{BODY_BYTES_MAX, check_request};
 use crate::engine::Engine;
 use crate::store::{NewEntry, Once, StoreError, Submitted};
 
+/// The label under which a mail's external id is carried into logs and dead letters.
+pub const EXTERNAL_ID: &str = "externalId";
 /// Labels per job.
 pub const LABELS_MAX: usize = 16;
 /// Bytes in a label's name, and four times as many in its text.

@@ -149,6 +149,11 @@ pub(super) fn dead_letter(
     policy: &DeadLetterPolicy,
     now: Time,
 ) -> DeadLetter {
+    let mut job = job;
+    if let Payload::Email(email) = &mut job.payload {
+        // For whoever reads the entry; a replay looks again, at all attempts there were.
+        email.carry_on_after(&attempts);
+    }
     DeadLetter {
         job_id: job.id,
         outbox_id: job.id.is_mail().then_some(job.id),

@@ -151,3 +151,38 @@ async fn a_test_reaches_the_endpoint_and_is_seen_among_its_deliveries() {
         gateway.stop().await;
     }
 }
+
+/// A replay that was cancelled on its way had reached one of two: the next one spares them, and goes on counting.
+#[tokio::test]
+async fn a_replay_after_a_cancelled_one_doubles_no_mail_and_no_number() {
+    if smtp_server::is_left_out() {
+        return;
+    }
+    for kind in kinds() {
+        let refuse = |who: &str, reply: &str| json!({ "at": "rcpt", "has": who, "reply": reply });
+        let (server, receiver) =
+            (SmtpServer::with_rules(json!([refuse("@", "550 5.7.1 no")])), Receiver::start().await);
+        let config = open(&server.url(), &endpoint("default", "default", &receiver.url("/"), ""));
+        let gateway = Gateway::with(kind, &config).await;
+        let id = gateway.send(mail_to(&["ann@example.com", "bob@example.com"])).await;
+        gateway.mail_in(&id, "FAILED").await;
+
+        server.set_rules(json!([refuse("bob@", "450 4.2.1 later")]));
+        gateway.post(&format!("/v1/dlq/{id}/replay"), ADMIN, Value::Null).await.expect(202);
+        gateway.mail_in(&id, "RETRY_SCHEDULED").await;
+        gateway.call("DELETE", &format!("/v1/jobs/{id}"), ADMIN, &[], String::new()).await.expect(200);
+        gateway.mail_in(&id, "FAILED").await;
+
+        server.set_rules(json!([]));
+        gateway.post(&format!("/v1/dlq/{id}/replay"), ADMIN, Value::Null).await.expect(202);
+        gateway.mail_in(&id, "SENT").await;
+        let mut got: Vec<String> = server.received().into_iter().flat_map(|mail| mail.recipients).collect();
+        got.sort();
+        assert_eq!(got, ["ann@example.com", "bob@example.com"], "{kind:?}");
+
+        let calls = receiver.wait_for(3).await;
+        let told: BTreeSet<_> = calls.iter().map(|call| call.json()["sequenceNumber"].as_u64().unwrap()).collect();
+        assert_eq!(told, BTreeSet::from([1, 2, 3]), "{kind:?}");
+        gateway.stop().await;
+    }
+}

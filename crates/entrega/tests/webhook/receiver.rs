@@ -110,8 +110,8 @@ pub fn open(smtp: &str, endpoints: &str) -> String {
     format!(
         "[outbound]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n[transports.main]\nurl = \"{smtp}\"\n\
          [lanes.webhook]\nretry = {{ attempts = 6, delays = [\"50ms\"] }}\n{endpoints}\n\
-         [lanes.\"email:send\"]\n{}",
-        crate::gateway::QUICK
+         [lanes.\"email:send\"]\nretry = {{ attempts = 5, base = \"300ms\", max = \"600ms\" }}\nthrottle = \"none\"\n\
+         breaker = \"none\"\n"
     )
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, GENERATIONS_MAX, NoReplay};
 use entrega_core::id::JobId;
-use entrega_core::job::Job;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
@@ -255,7 +254,7 @@ impl DeadLetterStore for LocalStore {
         dead.generation = (dead.generation + 1).min(GENERATIONS_MAX);
         // The job takes its new time to live along: a retry writes its index entry from it.
         let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
-        let job = Job { due_at: now, expires_at, ..dead.original_data.clone() };
+        let job = dead.job_to_replay(now, expires_at);
         let live = Live { generation: dead.generation, ..Live::of(&job) };
         let mut batch = Batch::default();
         batch.put(Table::Jobs, id_key(id), records::encode(&job));

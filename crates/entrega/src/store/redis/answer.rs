@@ -2,6 +2,7 @@
 //! Invariant: an answer of another shape is an error that says what was asked, never a panic.
 
 use entrega_core::id::JobId;
+use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use redis::{FromRedisValue as _, Value};
 
@@ -89,8 +90,8 @@ impl Reader {
     }
 
     /// A name that keeps the rules for its kind.
-    pub(super) fn name<T: std::str::FromStr<Err: std::fmt::Display>>(self, value: Value) -> Result<T, StoreError> {
-        self.word(value)?.parse().map_err(|error: T::Err| self.wrong(error.to_string()))
+    pub(super) fn tenant(self, value: Value) -> Result<TenantName, StoreError> {
+        TenantName::kept(&self.word(value)?).map_err(|error| self.wrong(error.to_string()))
     }
 }
 

@@ -85,7 +85,7 @@ impl Shared {
         let lane = self.lane(&dead.lane)?;
         let now = self.clock.now();
         let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
-        let job = Job { due_at: now, expires_at, ..dead.original_data };
+        let job = dead.job_to_replay(now, expires_at);
         let arguments = |call: Call| {
             call.arg(id.as_bytes())
                 .arg(dead.generation)

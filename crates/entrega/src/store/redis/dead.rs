@@ -176,7 +176,7 @@ impl Shared {
             let (Some(whose), Some(code), Some(hour)) = (parts.next(), parts.next(), parts.next()) else {
                 return Err(reader.wrong(field));
             };
-            let whose: TenantName = whose.parse().map_err(|_| reader.wrong(whose))?;
+            let whose = TenantName::kept(whose).map_err(|_| reader.wrong(whose))?;
             if tenant.is_some_and(|tenant| !whose.is_of(tenant)) {
                 continue;
             }

@@ -293,7 +293,7 @@ fn read_live(row: Value) -> Result<LiveRow, StoreError> {
         generation: LOOKING.small(&generation)?,
         due: time(LOOKING.number(&due)?),
         expires: time(LOOKING.number(&expires)?),
-        tenant: LOOKING.name(tenant)?,
+        tenant: LOOKING.tenant(tenant)?,
     })
 }
 

@@ -190,7 +190,7 @@ fn read_tenant(lane: &LaneCell, row: Value) -> Result<(u64, TenantFigures), Stor
     let rounds = READING.number(&rounds)?;
     let last = READING.number(&last)?;
     let figures = TenantFigures {
-        tenant: READING.name(name)?,
+        tenant: READING.tenant(name)?,
         last_processed_at: (last > 0).then(|| time(last)),
         rounds_without_processing: rounds,
         current_priority: lane.policy.fairness.priority(rounds),

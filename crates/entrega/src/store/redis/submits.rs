@@ -178,7 +178,7 @@ pub(super) fn read_left(reader: Reader, row: Value) -> Result<Left, StoreError> 
     let [id, tenant, priority, state] = reader.fields(row)?;
     Ok(Left {
         id: reader.id(id)?,
-        tenant: reader.name(tenant)?,
+        tenant: reader.tenant(tenant)?,
         priority: read_priority(reader, &priority)?,
         state: read_state(reader, state)?,
     })
