@@ -144,7 +144,7 @@ async fn configured_endpoints_are_in_the_store_as_long_as_they_are_configured() 
         (first.origin, first.state, secret_of(&engine).as_str()),
         (EndpointOrigin::Config, EndpointState::Enabled, SECRET)
     );
-    let by_api = Endpoint { name: "mine".into(), origin: EndpointOrigin::Api, ..(*first).clone() };
+    let by_api = Endpoint { name: "mine".into(), origin: EndpointOrigin::Api, version: 0, ..(*first).clone() };
     engine.store.put_endpoint(by_api).await.unwrap();
     drop(engine);
 

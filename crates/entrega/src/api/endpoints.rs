@@ -20,7 +20,8 @@ use super::problem::ApiError;
 use super::query::{EndpointPath, Params, TextPath};
 use super::{Api, schema};
 use crate::endpoint::{
-    BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, check_event_type, check_name, check_secret, check_url, new_secret,
+    BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, change_endpoint, check_event_type, check_name, check_secret,
+    check_url, new_secret,
 };
 use crate::seal::Sealed;
 use crate::store::{Endpoint, EndpointOrigin, EndpointState};
@@ -162,6 +163,45 @@ impl EndpointWish {
         let event_types = self.event_types.as_ref();
         self.url == kept.url && self.secret.is_none() && event_types.is_none_or(|wanted| *wanted == kept.event_types)
     }
+
+    /// The endpoint that it makes of the one there is, and the secret to show.
+    fn made_of(
+        &self,
+        kept: Option<&Endpoint>,
+        api: &Api,
+        tenant: &TenantName,
+        name: &str,
+    ) -> Result<(Endpoint, Option<String>), ApiError> {
+        match kept {
+            None if api.engine.store.endpoints_of(tenant).len() >= ENDPOINTS_MAX => {
+                return Err(ApiError::TooManyEndpoints);
+            }
+            Some(kept) if kept.origin == EndpointOrigin::Config && !self.leaves_as_configured(kept) => {
+                return Err(ApiError::ConfiguredEndpoint);
+            }
+            _ => {}
+        }
+        let (secrets, secret) = secrets_after(api, &Endpoint::context_of(tenant, name), self, kept)?;
+        let (state, reason, failing_since) = self.state(kept);
+        let now = api.engine.clock.now();
+        let configured = kept.filter(|kept| kept.origin == EndpointOrigin::Config);
+        let event_types = configured.map(|kept| kept.event_types.clone()).or_else(|| self.event_types.clone());
+        let endpoint = Endpoint {
+            tenant: tenant.clone(),
+            name: name.to_owned(),
+            secrets,
+            state,
+            reason,
+            failing_since,
+            origin: kept.map_or(EndpointOrigin::Api, |kept| kept.origin),
+            event_types: event_types.unwrap_or_default(),
+            url: self.url.clone(),
+            created_at: kept.map_or(now, |kept| kept.created_at),
+            updated_at: now,
+            version: kept.map_or(0, |kept| kept.version),
+        };
+        Ok((endpoint, secret))
+    }
 }
 
 fn must_be(field: &str, error: &BadEndpoint) -> ApiError {
@@ -245,44 +285,19 @@ pub(super) async fn set(
     let (tenant, name) = place(&who, path)?;
     wish.check(&api)?;
     let _one_at_a_time = api.endpoint_changes.lock().await;
-    let store = &api.engine.store;
-    let kept = store.endpoint(&tenant, &name);
-    let kept = kept.as_deref();
-    match kept {
-        None if store.endpoints_of(&tenant).len() >= ENDPOINTS_MAX => return Err(ApiError::TooManyEndpoints),
-        Some(kept) if kept.origin == EndpointOrigin::Config && !wish.leaves_as_configured(kept) => {
-            return Err(ApiError::ConfiguredEndpoint);
-        }
-        _ => {}
-    }
-    let (secrets, secret) = secrets_after(&api, &Endpoint::context_of(&tenant, &name), &wish, kept)?;
-    let (state, reason, failing_since) = wish.state(kept);
-    let now = api.engine.clock.now();
-    let (origin, configured) = kept.map_or((EndpointOrigin::Api, None), |kept| {
-        (kept.origin, (kept.origin == EndpointOrigin::Config).then(|| kept.event_types.clone()))
-    });
-    let endpoint = Endpoint {
-        tenant,
-        name,
-        secrets,
-        state,
-        reason,
-        failing_since,
-        origin,
-        event_types: configured.or(wish.event_types).unwrap_or_default(),
-        url: wish.url,
-        created_at: kept.map_or(now, |kept| kept.created_at),
-        updated_at: now,
+    let (mut secret, mut status) = (None, StatusCode::OK);
+    let change = |kept: Option<&Endpoint>| {
+        let (endpoint, to_show) = wish.made_of(kept, &api, &tenant, &name)?;
+        (secret, status) = (to_show, if kept.is_none() { StatusCode::CREATED } else { StatusCode::OK });
+        Ok::<_, ApiError>(Some(endpoint))
     };
-    let row = EndpointRow::from(&endpoint);
-    store.put_endpoint(endpoint).await?;
-    who.audit("endpoint.set", format_args!("{}/{}", row.company_id, row.name));
-    if state == EndpointState::Enabled {
+    let endpoint = change_endpoint(&*api.engine.store, &tenant, &name, change).await?.ok_or(NOT_FOUND)?;
+    who.audit("endpoint.set", format_args!("{tenant}/{name}"));
+    if endpoint.state == EndpointState::Enabled {
         // What waited for it need not wait for upkeep, nor this answer for what waited.
         tokio::spawn(upkeep::let_go(api.engine.clone()));
     }
-    let status = if kept.is_none() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(EndpointSet { secret, row })))
+    Ok((status, Json(EndpointSet { secret, row: EndpointRow::from(&*endpoint) })))
 }
 
 /// List a tenant's endpoints
@@ -362,11 +377,13 @@ pub(super) async fn rotate(
     path: EndpointPath,
 ) -> Result<Json<EndpointSet>, ApiError> {
     let _one_at_a_time = api.endpoint_changes.lock().await;
-    let kept = find_own(&api, &who, &path)?;
     let made = new_secret();
-    let newest = api.engine.seal.seal(&made, &kept.context())?;
-    let secrets = std::iter::once(newest).chain(kept.secrets.first().cloned()).collect();
-    let row = put_secrets(&api, &kept, secrets).await?;
+    let seal = &api.engine.seal;
+    let secrets = |kept: &Endpoint| {
+        let newest = seal.seal(&made, &kept.context())?;
+        Ok(std::iter::once(newest).chain(kept.secrets.first().cloned()).collect())
+    };
+    let row = change_secrets(&api, &who, &path, secrets).await?;
     who.audit("endpoint.rotate", format_args!("{}/{}", row.company_id, row.name));
     Ok(Json(EndpointSet { secret: Some(made), row }))
 }
@@ -389,16 +406,25 @@ pub(super) async fn forget_old_secret(
     path: EndpointPath,
 ) -> Result<Json<EndpointRow>, ApiError> {
     let _one_at_a_time = api.endpoint_changes.lock().await;
-    let kept = find_own(&api, &who, &path)?;
-    let secrets = kept.secrets.iter().take(1).cloned().collect();
-    let row = put_secrets(&api, &kept, secrets).await?;
+    let secrets = |kept: &Endpoint| Ok(kept.secrets.iter().take(1).cloned().collect());
+    let row = change_secrets(&api, &who, &path, secrets).await?;
     who.audit("endpoint.forget-old-secret", format_args!("{}/{}", row.company_id, row.name));
     Ok(Json(row))
 }
 
-async fn put_secrets(api: &Api, kept: &Endpoint, secrets: Vec<Sealed>) -> Result<EndpointRow, ApiError> {
-    let endpoint = Endpoint { secrets, updated_at: api.engine.clock.now(), ..kept.clone() };
-    let row = EndpointRow::from(&endpoint);
-    api.engine.store.put_endpoint(endpoint).await?;
-    Ok(row)
+/// Gives an endpoint other secrets, made of those it has.
+async fn change_secrets(
+    api: &Api,
+    who: &Principal,
+    path: &EndpointPath,
+    secrets: impl Fn(&Endpoint) -> Result<Vec<Sealed>, ApiError>,
+) -> Result<EndpointRow, ApiError> {
+    let found = find_own(api, who, path)?;
+    let change = |kept: Option<&Endpoint>| {
+        let kept = kept.ok_or(NOT_FOUND)?;
+        let secrets = secrets(kept)?;
+        Ok::<_, ApiError>(Some(Endpoint { secrets, updated_at: api.engine.clock.now(), ..kept.clone() }))
+    };
+    let endpoint = change_endpoint(&*api.engine.store, &found.tenant, &found.name, change).await?.ok_or(NOT_FOUND)?;
+    Ok(EndpointRow::from(&*endpoint))
 }

@@ -80,7 +80,8 @@ struct Api {
     limits: ServerLimits,
     /// Room for bodies that are larger than most.
     large_bodies: Arc<Semaphore>,
-    /// Held from reading an endpoint to writing it, so that of two changes at once none is lost.
+    /// Held from counting a tenant's endpoints to putting one more, so that there are never too many; and callers who
+    /// change one at once take turns instead of trying again.
     endpoint_changes: Mutex<()>,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,

@@ -12,7 +12,7 @@ use crate::endpoint::ENDPOINTS_MAX;
 use crate::intake::Refusal;
 use crate::seal::SealError;
 use crate::sns::SnsError;
-use crate::store::{ChangeError, KeyScope, StoreError};
+use crate::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
 
 /// The content type of a problem document.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
@@ -84,6 +84,8 @@ pub(super) enum ApiError {
     ConfiguredEndpoint,
     #[error("this tenant has {ENDPOINTS_MAX} endpoints; remove one, or let several event types share one")]
     TooManyEndpoints,
+    #[error("this endpoint is being changed by many at once; try again")]
+    EndpointBusy,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("this call failed by a mistake of the server's own; its log says more")]
@@ -98,6 +100,15 @@ pub(super) enum ApiError {
     Sns(#[from] SnsError),
     #[error("the secret could not be sealed; the log says why")]
     Seal(#[from] SealError),
+}
+
+impl From<PutEndpointError> for ApiError {
+    fn from(error: PutEndpointError) -> ApiError {
+        match error {
+            PutEndpointError::Store(error) => ApiError::Store(error),
+            PutEndpointError::Changed => ApiError::EndpointBusy,
+        }
+    }
 }
 
 /// When to try again with a store that is gone or full: it comes back by itself.
@@ -166,7 +177,7 @@ impl ApiError {
             // What could not be fetched may be there when SNS tries again.
             ApiError::Sns(SnsError::Certificate { .. } | SnsError::Confirm { .. }) => NOT_FETCHED,
             ApiError::NoTopics | ApiError::Sns(_) => UNTRUSTED,
-            ApiError::ConfiguredEndpoint | ApiError::TooManyEndpoints => CONFLICT,
+            ApiError::ConfiguredEndpoint | ApiError::TooManyEndpoints | ApiError::EndpointBusy => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,

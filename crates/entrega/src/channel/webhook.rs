@@ -19,8 +19,9 @@ use tokio::time::Instant;
 use super::Channel;
 use super::http::outcome;
 use crate::clock::Clock;
+use crate::endpoint::change_endpoint;
 use crate::seal::Seal;
-use crate::store::{ClaimedJob, Endpoint, EndpointState, Store};
+use crate::store::{ClaimedJob, Endpoint, EndpointState, PutEndpointError, Store};
 
 /// An endpoint that fails for so long is disabled.
 pub const FAILING_MAX: Duration = Duration::from_hours(5 * 24);
@@ -128,19 +129,23 @@ impl WebhookChannel {
     /// where it cannot be kept, the next attempt learns it again.
     async fn note(&self, seen: &Endpoint, failing: Option<Time>, disabled: Option<&'static str>) {
         let (tenant, name) = (&seen.tenant, &seen.name);
-        let Some(latest) = self.store.endpoint(tenant, name).filter(|latest| latest.url == seen.url) else { return };
-        let mut changed = Endpoint::clone(&latest);
-        changed.failing_since = failing.map(|now| latest.failing_since.unwrap_or(now));
-        if let Some(reason) = disabled {
-            changed.state = EndpointState::Disabled;
-            changed.reason = Some(reason.into());
-            tracing::warn!(target: "audit", companyId = %tenant, endpoint = name, errorReason = reason,
-                operation = "endpoint.disable", "Endpoint disabled");
-        }
-        changed.updated_at = self.clock.now();
-        if let Err(error) = self.store.put_endpoint(changed).await {
-            tracing::warn!(companyId = %tenant, endpoint = name, errorReason = %error,
-                "The state of an endpoint could not be kept");
+        let change = |latest: Option<&Endpoint>| {
+            let Some(latest) = latest.filter(|latest| latest.url == seen.url) else { return Ok(None) };
+            let mut learned = latest.clone();
+            learned.failing_since = failing.map(|now| latest.failing_since.unwrap_or(now));
+            if let Some(reason) = disabled {
+                learned.state = EndpointState::Disabled;
+                learned.reason = Some(reason.into());
+            }
+            let is_news = learned != *latest;
+            Ok::<_, PutEndpointError>(is_news.then(|| Endpoint { updated_at: self.clock.now(), ..learned }))
+        };
+        match (change_endpoint(&*self.store, tenant, name, change).await, disabled) {
+            (Ok(Some(_)), Some(reason)) => tracing::warn!(target: "audit", companyId = %tenant, endpoint = name,
+                errorReason = reason, operation = "endpoint.disable", "Endpoint disabled"),
+            (Ok(_), _) => {}
+            (Err(error), _) => tracing::warn!(companyId = %tenant, endpoint = name, errorReason = %error,
+                "The state of an endpoint could not be kept"),
         }
     }
 }

@@ -5,9 +5,10 @@
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 
+use super::change_endpoint;
 use crate::config::EndpointConfig;
 use crate::seal::{Seal, SealError, Sealed};
-use crate::store::{Endpoint, EndpointOrigin, EndpointState, Store, StoreError};
+use crate::store::{Endpoint, EndpointOrigin, EndpointState, PutEndpointError, Store};
 
 /// Why one is disabled that the configuration disables; when that changes, it is enabled again.
 const REASON: &str = "disabled in the configuration";
@@ -17,7 +18,7 @@ const REASON: &str = "disabled in the configuration";
 pub enum ConfiguredError {
     /// The store could not do it.
     #[error("the configured endpoints cannot be stored: {0}")]
-    Store(#[from] StoreError),
+    Store(#[from] PutEndpointError),
     /// A secret could not be sealed, or the stored one not be opened.
     #[error("endpoint '{name}' of tenant '{tenant}': {source}")]
     Secret {
@@ -43,21 +44,23 @@ pub async fn put_configured(
     is_shared: bool,
 ) -> Result<(), ConfiguredError> {
     for endpoint in configured {
-        let kept = store.endpoint(&endpoint.tenant, &endpoint.name);
         let failed =
             |source| ConfiguredError::Secret { tenant: endpoint.tenant.clone(), name: endpoint.name.clone(), source };
-        let secrets = secrets(seal, endpoint, kept.as_deref(), is_shared).map_err(failed)?;
-        let wanted = wanted(endpoint, secrets, kept.as_deref(), now);
-        if kept.as_deref() != Some(&wanted) {
-            store.put_endpoint(Endpoint { updated_at: now, ..wanted }).await?;
-        }
+        // A node that starts at the same moment may be faster; then this one finds that all is as it should be.
+        let change = |kept: Option<&Endpoint>| {
+            let secrets = secrets(seal, endpoint, kept, is_shared).map_err(failed)?;
+            let wanted = wanted(endpoint, secrets, kept, now);
+            let is_new = kept != Some(&wanted);
+            Ok::<_, ConfiguredError>(is_new.then_some(Endpoint { updated_at: now, ..wanted }))
+        };
+        change_endpoint(store, &endpoint.tenant, &endpoint.name, change).await?;
     }
     let is_configured = |kept: &Endpoint| {
         configured.iter().any(|endpoint| endpoint.tenant == kept.tenant && endpoint.name == kept.name)
     };
     for kept in store.endpoints() {
         if kept.origin == EndpointOrigin::Config && !is_configured(&kept) {
-            store.remove_endpoint(&kept.tenant, &kept.name).await?;
+            store.remove_endpoint(&kept.tenant, &kept.name).await.map_err(PutEndpointError::from)?;
             tracing::info!(companyId = %kept.tenant, endpoint = kept.name, "Endpoint removed; it is not configured any more");
         }
     }
@@ -106,5 +109,6 @@ fn wanted(endpoint: &EndpointConfig, secrets: Vec<Sealed>, kept: Option<&Endpoin
         origin: EndpointOrigin::Config,
         created_at: kept.map_or(now, |kept| kept.created_at),
         updated_at: kept.map_or(now, |kept| kept.updated_at),
+        version: kept.map_or(0, |kept| kept.version),
     }
 }

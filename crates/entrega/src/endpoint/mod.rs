@@ -4,14 +4,16 @@
 //!
 //! # Layout
 //! - here: the rules, and new secrets
-//! - `configured`: from the configuration to the store, at start
+//! - `change`: changed by several at once; `configured`: from the configuration to the store, at start
 
+mod change;
 mod configured;
 
 use entrega_call::{AddressFilter, UrlProblem};
 use entrega_core::webhook::{SECRET_CHARS_MAX, SECRET_CHARS_MIN, WebhookSecret};
 use http::Uri;
 
+pub use self::change::change_endpoint;
 pub use self::configured::{ConfiguredError, put_configured};
 
 use crate::chance::secret_bytes;

@@ -1,5 +1,6 @@
 //! Endpoints: where a tenant's webhooks go, as they are kept.
-//! Invariant: an endpoint has one or two secrets, the newest first; in memory and at rest they are sealed.
+//! Invariant: an endpoint has one or two secrets, the newest first; in memory and at rest they are sealed. Every change
+//! gives it another version.
 //! Never: knows where it is kept, or opens a secret.
 
 use std::collections::BTreeMap;
@@ -38,6 +39,10 @@ pub struct Endpoint {
     pub created_at: Time,
     /// When anybody last changed it.
     pub updated_at: Time,
+    /// Which change made it what it is; 0 for one that was never kept. A store takes a change only of the version that it
+    /// has: of two who read the same and both write, the second would undo what the first did.
+    #[serde(default)]
+    pub version: u64,
 }
 
 /// Whether an endpoint is called.
@@ -73,6 +78,12 @@ impl Endpoint {
         format!("endpoint/{tenant}/{name}")
     }
 
+    /// As it is kept when it is put at this moment. The moment is in the version so that one which is removed and set
+    /// anew does not pass for the one that was read before.
+    pub(super) fn put_at(self, now: Time) -> Endpoint {
+        Endpoint { version: now.as_micros().max(self.version + 1), ..self }
+    }
+
     /// Whether it gets events of this type.
     pub fn takes(&self, event_type: &str) -> bool {
         self.event_types.is_empty() || self.event_types.iter().any(|taken| taken == event_type)
@@ -89,9 +100,9 @@ pub(super) fn key_of(tenant: &TenantName, name: &str) -> String {
 pub(super) struct Endpoints(BTreeMap<TenantName, BTreeMap<String, Arc<Endpoint>>>);
 
 impl Endpoints {
-    pub(super) fn put(&mut self, endpoint: Endpoint) {
+    pub(super) fn put(&mut self, endpoint: Arc<Endpoint>) {
         let of_tenant = self.0.entry(endpoint.tenant.clone()).or_default();
-        of_tenant.insert(endpoint.name.clone(), Arc::new(endpoint));
+        of_tenant.insert(endpoint.name.clone(), endpoint);
     }
 
     pub(super) fn remove(&mut self, tenant: &TenantName, name: &str) {
@@ -134,9 +145,24 @@ mod tests {
             origin: EndpointOrigin::Api,
             created_at: Time::ZERO,
             updated_at: Time::ZERO,
+            version: 0,
         };
         assert!(endpoint.takes("email.sent"));
         endpoint.event_types = vec!["email.failed".into()];
         assert!(endpoint.takes("email.failed") && !endpoint.takes("email.sent"));
+    }
+
+    #[test]
+    fn a_version_never_comes_again_whatever_the_clock_says() {
+        let endpoint: Endpoint = serde_json::from_str(
+            r#"{"tenant": "acme", "name": "x", "url": "https://x.example.com", "secrets": [], "eventTypes": [],
+                "state": "enabled", "reason": null, "failingSince": null, "origin": "api",
+                "createdAt": "2026-01-31T09:30:00.000Z", "updatedAt": "2026-01-31T09:30:00.000Z"}"#,
+        )
+        .unwrap();
+        assert_eq!(endpoint.version, 0, "kept before there were versions");
+        let first = endpoint.put_at(Time::from_micros(50));
+        let second = first.clone().put_at(Time::from_micros(40));
+        assert_eq!((first.version, second.version), (50, 51));
     }
 }

@@ -159,8 +159,9 @@ pub trait Registry: Send + Sync + 'static {
 /// Where the webhooks of each tenant go. Every event asks, so what is read is read from memory.
 #[async_trait]
 pub trait EndpointRegistry: Send + Sync + 'static {
-    /// Keeps an endpoint, in the place of the one with its name.
-    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError>;
+    /// Keeps an endpoint, new or in the place of the one with its name and version; gives it as it is kept. Where it is
+    /// refused because somebody was faster, [`EndpointRegistry::endpoint`] gives what is there now.
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError>;
     /// Forgets an endpoint; whether there was one.
     async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError>;
     /// One endpoint.
@@ -244,6 +245,17 @@ pub enum StoreError {
     /// A settlement that could not be kept.
     #[error(transparent)]
     DeadLetter(#[from] BadDeadLetter),
+}
+
+/// An endpoint that was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum PutEndpointError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The one with its name has another version than it.
+    #[error("somebody else changed the endpoint in the meantime; read it and change it again")]
+    Changed,
 }
 
 /// A change that was not made.

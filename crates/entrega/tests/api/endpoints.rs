@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::{Endpoint, EndpointOrigin, EndpointState};
+use entrega::endpoint::change_endpoint;
+use entrega::store::{Endpoint, EndpointOrigin, EndpointState, PutEndpointError};
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use serde_json::{Value, json};
@@ -140,6 +141,32 @@ async fn of_changes_at_once_none_is_lost() {
     let made = tasks.join_all().await;
     let kept = secrets(&world);
     assert!(kept.len() == 2 && kept.iter().all(|secret| made.contains(secret)), "the last two of {made:?}: {kept:?}");
+}
+
+/// A delivery that noted a failure in the endpoint as it had read it once put the old secrets back.
+#[tokio::test]
+async fn deliveries_that_learn_at_the_same_time_undo_no_rotation() {
+    let world = World::new().await;
+    let mut newest = put(&world, wish()).await["secret"].as_str().unwrap().to_owned();
+    let learn = async |round: u64| {
+        for number in 0..20 {
+            let note = |kept: Option<&Endpoint>| {
+                let failing_since = Some(Time::from_millis(100 * round + number));
+                Ok::<_, PutEndpointError>(kept.map(|kept| Endpoint { failing_since, ..kept.clone() }))
+            };
+            let (store, tenant) = (&*world.engine.store, TenantName::new("ours").unwrap());
+            change_endpoint(store, &tenant, "default", note).await.unwrap();
+        }
+    };
+    for round in 0..20 {
+        let path = format!("{PATH}/rotate");
+        let rotate = world.post(&path, ADMIN, Value::Null);
+        let (answer, ()) = futures_util::future::join(rotate, learn(round)).await;
+        let made = answer.expect(200)["secret"].as_str().unwrap().to_owned();
+        assert_eq!(secrets(&world), [made.as_str(), &newest]);
+        assert_eq!(kept(&world).failing_since, Some(Time::from_millis(100 * round + 19)));
+        newest = made;
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ fn endpoint(url: &str) -> Endpoint {
         origin: EndpointOrigin::Api,
         created_at: START,
         updated_at: START,
+        version: 0,
     }
 }
 
@@ -38,7 +39,11 @@ async fn an_endpoint_set_on_one_node_is_known_to_the_others_and_to_one_that_come
         are_listening(&server, &world, 2).await;
         for url in [Some("https://a.example.com/"), Some("https://b.example.com/"), None] {
             match url {
-                Some(url) => node.store.put_endpoint(endpoint(url)).await.unwrap(),
+                Some(url) => {
+                    let kept = node.store.endpoint(&tenant("acme"), "default");
+                    let version = kept.map_or(0, |kept| kept.version);
+                    node.store.put_endpoint(Endpoint { version, ..endpoint(url) }).await.unwrap();
+                }
                 None => assert!(node.store.remove_endpoint(&tenant("acme"), "default").await.unwrap()),
             }
             let wanted = url.map(endpoint).map(|endpoint| endpoint.url);

@@ -149,6 +149,8 @@ macro_rules! exercise {
                 an_endpoint_is_kept_whole_until_it_is_removed
                 endpoints_are_a_tenants_own_and_listed_by_name
                 of_many_who_remove_an_endpoint_one_did
+                a_change_of_what_has_changed_since_is_refused
+                of_changes_by_many_at_once_none_is_lost
                 what_was_put_is_there_at_once_whoever_else_writes
             }
             mail {

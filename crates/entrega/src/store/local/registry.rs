@@ -13,7 +13,8 @@ use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::{LocalStore, Shared, records};
 use crate::store::endpoint::{self, Endpoints};
 use crate::store::{
-    ApiKey, Endpoint, EndpointRegistry, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView,
+    ApiKey, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus, StoreError,
+    TenantSettings, TenantView,
 };
 
 #[derive(Default)]
@@ -65,7 +66,7 @@ impl Shared {
             Some(("replay", id)) => {
                 registered.replays.insert(id.to_owned(), records::decode_json(Table::Registry, value)?);
             }
-            Some(("endpoint", _)) => registered.endpoints.put(records::decode_json(Table::Registry, value)?),
+            Some(("endpoint", _)) => registered.endpoints.put(Arc::new(records::decode_json(Table::Registry, value)?)),
             Some(("paused", lane)) => {
                 if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
                     lane.machine.lock().pause();
@@ -166,15 +167,25 @@ impl Registry for LocalStore {
 
 #[async_trait]
 impl EndpointRegistry for LocalStore {
-    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError> {
-        let kept = endpoint.clone();
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError> {
+        let _one_at_a_time = self.shared.changes.lock().await;
+        // A caller who went away may have left a change that is on its way to the disk.
+        self.shared.settled().await?;
+        let kept = self.endpoint(&endpoint.tenant, &endpoint.name);
+        if kept.map_or(0, |kept| kept.version) != endpoint.version {
+            return Err(PutEndpointError::Changed);
+        }
+        let endpoint = Arc::new(endpoint.put_at(self.shared.clock.now()));
+        let kept = Arc::clone(&endpoint);
         let then = move |shared: &Shared| shared.registered.write().endpoints.put(kept);
-        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &endpoint, then).await
+        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &*endpoint, then).await?;
+        Ok(endpoint)
     }
 
     async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
         // Of two who remove the same endpoint, one did.
         let _one_at_a_time = self.shared.changes.lock().await;
+        self.shared.settled().await?;
         if self.endpoint(tenant, name).is_none() {
             return Ok(false);
         }

@@ -1,6 +1,7 @@
 //! What operators set up: keys, weights, replays under way, endpoints.
-//! Invariant: keys and endpoints are in memory, because every request or event asks for one; a change on any node reaches the others at once,
-//! or within seconds if its news is lost.
+//! Invariant: keys and endpoints are in memory, because every request or event asks for one; a change on any node
+//! reaches the others at once, or within seconds if its news is lost. An endpoint is changed only as the node that
+//! changes it has seen it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use super::script::{Call, Verb, even_when_full};
 use super::{LaneCell, RedisStore, Shared, schema};
 use crate::store::endpoint::{self, Endpoints};
 use crate::store::{
-    ApiKey, Endpoint, EndpointRegistry, Registry, ReplayRun, ReplayStatus, StoreError, TenantSettings, TenantView,
-    records,
+    ApiKey, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus, StoreError,
+    TenantSettings, TenantView, records,
 };
 
 /// How long a node carries replays on without saying so again.
@@ -53,7 +54,7 @@ impl Registered {
                 let run: ReplayRun = records::decode_json(value)?;
                 self.has_replays |= run.status == ReplayStatus::Running;
             }
-            Some(("endpoint", _)) => self.endpoints.put(records::decode_json(value)?),
+            Some(("endpoint", _)) => self.endpoints.put(Arc::new(records::decode_json(value)?)),
             _ => {}
         }
         Ok(())
@@ -265,9 +266,24 @@ impl Registry for RedisStore {
 
 #[async_trait]
 impl EndpointRegistry for RedisStore {
-    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), StoreError> {
-        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &endpoint).await?;
-        self.shared.announce().await
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError> {
+        let (shared, read) = (&self.shared, endpoint.version);
+        let endpoint = Arc::new(endpoint.put_at(shared.clock.now()));
+        let call = Call::without_lane(shared, Verb::Endpoint).arg(shared.registry_key());
+        let call = call.arg(endpoint::key_of(&endpoint.tenant, &endpoint.name)).arg(read);
+        let call = call.arg(records::encode_json(&*endpoint));
+        let answer = call.make(shared).await.map_err(|error| store_error(&error))?;
+        match READING.number(&answer)? {
+            1 => {
+                shared.announce().await?;
+                Ok(endpoint)
+            }
+            _ => {
+                // News of the other change may still be on its way.
+                shared.refresh_registry().await?;
+                Err(PutEndpointError::Changed)
+            }
+        }
     }
 
     async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {

@@ -42,9 +42,10 @@ pub(super) enum Verb {
     Mail,
     /// What needs no room.
     MailAlways,
+    Endpoint,
 }
 
-const VERBS: [(Verb, &str, &str, &str); 12] = [
+const VERBS: [(Verb, &str, &str, &str); 13] = [
     (Verb::Submit, "#!lua\n", LANE, include_str!("lua/submit.lua")),
     (Verb::PutIn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/submit.lua")),
     (Verb::Turn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/turn.lua")),
@@ -57,6 +58,7 @@ const VERBS: [(Verb, &str, &str, &str); 12] = [
     (Verb::Once, "#!lua flags=no-writes\n", MOMENT, include_str!("lua/once.lua")),
     (Verb::Mail, "#!lua\n", MOMENT, include_str!("lua/mail.lua")),
     (Verb::MailAlways, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/mail.lua")),
+    (Verb::Endpoint, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/endpoint.lua")),
 ];
 
 struct Loaded {
