@@ -255,13 +255,19 @@ pub struct Attempt {
     /// For a mail: what came of it for each recipient.
     #[serde(default)]
     pub mail: Option<Box<Mailed>>,
+    /// For a webhook: the first part of what the endpoint answered, as [`excerpt`](crate::excerpt::excerpt) gives it.
+    #[serde(default)]
+    pub answer: Option<String>,
 }
 
-/// By hand because only mails have `mail`: people need not read that others have none, but a binary record must say so.
+/// By hand because only mails have `mail` and only webhooks `answer`: people need not read that others have none, but a
+/// binary record must say so.
 impl Serialize for Attempt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let has_mail = self.mail.is_some() || !serializer.is_human_readable();
-        let mut attempt = serializer.serialize_struct("Attempt", 5 + usize::from(has_mail))?;
+        let (is_record, has_mail) = (!serializer.is_human_readable(), self.mail.is_some());
+        let (has_mail, has_answer) = (is_record || has_mail, is_record || self.answer.is_some());
+        let fields = 5 + usize::from(has_mail) + usize::from(has_answer);
+        let mut attempt = serializer.serialize_struct("Attempt", fields)?;
         attempt.serialize_field("number", &self.number)?;
         attempt.serialize_field("startedAt", &self.started_at)?;
         attempt.serialize_field("durationMs", &self.duration_ms)?;
@@ -269,6 +275,9 @@ impl Serialize for Attempt {
         attempt.serialize_field("reason", &self.reason)?;
         if has_mail {
             attempt.serialize_field("mail", &self.mail)?;
+        }
+        if has_answer {
+            attempt.serialize_field("answer", &self.answer)?;
         }
         attempt.end()
     }
@@ -291,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_reads_back_with_and_without_a_mail() {
+    fn an_attempt_reads_back_with_and_without_a_mail_or_an_answer() {
         let mail = Mailed {
             protocol: crate::outcome::Protocol::Smtp,
             transport: "main".into(),
@@ -299,7 +308,7 @@ mod tests {
             ambiguous: true,
             recipients: vec![crate::email::Recipient::accepted("a@example.com")],
         };
-        for mail in [None, Some(Box::new(mail))] {
+        for (mail, answer) in [(None, None), (Some(Box::new(mail)), None), (None, Some("no".to_owned()))] {
             let attempt = Attempt {
                 number: 1,
                 started_at: Time::from_millis(5),
@@ -307,11 +316,13 @@ mod tests {
                 code: "ok".into(),
                 reason: None,
                 mail,
+                answer,
             };
             let record = postcard::to_stdvec(&attempt).unwrap();
             assert_eq!(postcard::from_bytes::<Attempt>(&record).unwrap(), attempt);
             let json = serde_json::to_string(&attempt).unwrap();
             assert_eq!(json.contains("\"mail\""), attempt.mail.is_some(), "{json}");
+            assert_eq!(json.contains("\"answer\""), attempt.answer.is_some(), "{json}");
             assert_eq!(serde_json::from_str::<Attempt>(&json).unwrap(), attempt);
         }
     }

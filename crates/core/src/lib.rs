@@ -8,7 +8,7 @@
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
-//! - [`webhook`]: secrets, and signatures as they are made and checked
+//! - [`webhook`]: secrets, and signatures as they are made and checked; [`excerpt`]: what a receiver answered
 //!
 //! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
 //! (a number in 0..1) are arguments, so every rule is tested without waiting.
@@ -20,6 +20,7 @@ pub mod classify;
 pub mod dead_letter;
 pub mod decide;
 pub mod email;
+pub mod excerpt;
 pub mod id;
 pub mod job;
 pub mod lane;

@@ -19,6 +19,8 @@ pub enum Outcome {
     Answer(Answer),
     /// No answer came.
     Fault(Fault),
+    /// The destination answered, and was switched off on our side for it; what it did not get waits.
+    SwitchedOff(Answer),
     /// A mail was tried; each recipient has a result of its own.
     Mail(Box<Mailed>),
     /// An event was handed on: these jobs carry it, and are kept in the same write.
@@ -131,6 +133,7 @@ impl Outcome {
         match self {
             Outcome::Answer(answer) => format!("http_{}", answer.status.as_u16()),
             Outcome::Fault(fault) => fault.kind.code().to_owned(),
+            Outcome::SwitchedOff(_) => FaultKind::Held.code().to_owned(),
             Outcome::Mail(mailed) => mailed.failure_code().map_or("ok", |code| code.as_str()).to_owned(),
             Outcome::Spread(_) => "ok".to_owned(),
         }
@@ -139,7 +142,9 @@ impl Outcome {
     /// What rules look at. A mail is judged recipient by recipient instead.
     pub fn facts(&self) -> Option<Facts<'_>> {
         let (status, headers, message) = match self {
-            Outcome::Answer(answer) => (Some(answer.status.as_u16()), Some(&answer.headers), &answer.body[..]),
+            Outcome::Answer(answer) | Outcome::SwitchedOff(answer) => {
+                (Some(answer.status.as_u16()), Some(&answer.headers), &answer.body[..])
+            }
             Outcome::Fault(fault) => (None, None, fault.message.as_bytes()),
             Outcome::Mail(_) | Outcome::Spread(_) => return None,
         };
@@ -149,11 +154,12 @@ impl Outcome {
     /// What happened, in words that may be logged.
     pub fn reason(&self) -> String {
         match self {
-            Outcome::Answer(answer) => match answer.status.canonical_reason() {
-                Some(words) => format!("HTTP {} {words}", answer.status.as_u16()),
-                None => format!("HTTP {}", answer.status.as_u16()),
-            },
+            Outcome::Answer(answer) => status_line(answer.status),
             Outcome::Fault(fault) => fault.message.clone(),
+            Outcome::SwitchedOff(answer) => {
+                let answered = status_line(answer.status);
+                format!("{answered}; the destination is switched off now, and what it did not get waits for it")
+            }
             Outcome::Mail(mailed) => mailed.reason(),
             Outcome::Spread(spread) => format!("handed to {} endpoints", spread.jobs.len()),
         }
@@ -163,6 +169,14 @@ impl Outcome {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Outcome::Answer(answer) => answer.retry_after,
+            Outcome::Fault(_) | Outcome::SwitchedOff(_) | Outcome::Mail(_) | Outcome::Spread(_) => None,
+        }
+    }
+
+    /// What the destination answered, if it did.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Outcome::Answer(answer) | Outcome::SwitchedOff(answer) => Some(answer),
             Outcome::Fault(_) | Outcome::Mail(_) | Outcome::Spread(_) => None,
         }
     }
@@ -182,9 +196,18 @@ impl Outcome {
                 }
                 FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
             },
+            Outcome::SwitchedOff(_) => Lesson::Nothing,
             Outcome::Mail(mailed) => mailed.lesson(),
             Outcome::Spread(_) => Lesson::Up,
         }
+    }
+}
+
+/// `HTTP 503 Service Unavailable`.
+fn status_line(status: StatusCode) -> String {
+    match status.canonical_reason() {
+        Some(words) => format!("HTTP {} {words}", status.as_u16()),
+        None => format!("HTTP {}", status.as_u16()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use entrega_core::decide::{Transition, decide};
 use entrega_core::email::Mailed;
+use entrega_core::excerpt::excerpt;
 use entrega_core::job::{Attempt, Body, Job, Payload};
 use entrega_core::mask::mask_text;
 use entrega_core::outcome::{Answer, Lesson, Outcome, Spread};
@@ -48,9 +49,10 @@ impl Engine {
         let mut attempts = claimed.history;
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = lesson(&outcome, &transition, now);
-        let Kept { answer, mail, mut causes } = kept(outcome, &transition);
         let job = claimed.job;
-        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail });
+        let said = said(&job, &outcome);
+        let Kept { answer, mail, mut causes } = kept(outcome, &transition);
+        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail, answer: said });
         if let Payload::Email(email) = &job.payload
             && self.tells_events(&job.tenant)
         {
@@ -119,6 +121,14 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
     }
 }
 
+/// What an endpoint said to a webhook: whoever looks after it can read why it was refused.
+fn said(job: &Job, outcome: &Outcome) -> Option<String> {
+    match &job.payload {
+        Payload::Webhook(_) => excerpt(&outcome.answer()?.body),
+        Payload::Http(_) | Payload::Opaque(_) | Payload::Email(_) | Payload::Event(_) => None,
+    }
+}
+
 /// What is kept of an outcome.
 #[derive(Default)]
 struct Kept {
@@ -141,7 +151,7 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
             let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false };
             Kept { answer: Some(answer), causes: jobs, ..Kept::default() }
         }
-        Outcome::Answer(_) | Outcome::Fault(_) => Kept::default(),
+        Outcome::Answer(_) | Outcome::SwitchedOff(_) | Outcome::Fault(_) => Kept::default(),
     }
 }
 

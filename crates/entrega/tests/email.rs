@@ -17,6 +17,7 @@ mod email {
 #[path = "sns/amazon.rs"]
 #[allow(dead_code, reason = "the tests of SNS use more of it")]
 mod amazon;
+mod log;
 #[cfg(feature = "ses")]
 #[path = "ses/moto.rs"]
 #[allow(dead_code, reason = "the tests of SES use more of it")]

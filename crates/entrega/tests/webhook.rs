@@ -1,6 +1,7 @@
 //! Events of mails, from the change of state to an endpoint that checks the signature.
 
 mod webhook {
+    mod answers;
     mod events;
     mod receiver;
     mod states;
@@ -8,6 +9,7 @@ mod webhook {
 #[path = "email/world.rs"]
 #[allow(dead_code, reason = "the tests of mail use more of it")]
 mod gateway;
+mod log;
 #[path = "redis/mod.rs"]
 mod redis;
 #[path = "smtp_server/mod.rs"]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use entrega_core::id::JobId;
-use entrega_core::job::{Attempt, Body, JobState};
+use entrega_core::job::{Attempt, JobState};
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use http::StatusCode;
@@ -21,9 +21,6 @@ use super::query::{EndpointPath, Params};
 use super::{Api, schema};
 use crate::events::{WEBHOOK_LANE, event_id, of_test};
 use crate::store::{JobFilter, JobView, Paged};
-
-/// Of an endpoint's answer, as much is shown.
-const ANSWER_BYTES_SHOWN: usize = 1024;
 
 /// One delivery.
 #[derive(Debug, Serialize, ToSchema)]
@@ -44,34 +41,28 @@ pub(super) struct Delivery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     due_at: Option<Time>,
-    /// Every attempt: its code (`http_500`, `timeout`, …), when, and how long it took.
+    /// Every attempt: its code (`http_500`, `timeout`, …), when, how long it took, and what the endpoint answered.
     #[schema(value_type = Vec<schema::Attempt>)]
     attempts: Vec<Attempt>,
     /// The status that the endpoint took it with.
     #[serde(skip_serializing_if = "Option::is_none")]
     response_code: Option<u16>,
-    /// The first part of what it said then.
+    /// The first part of what it answered last, taken or not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Content>)]
-    response: Option<Body>,
+    answer: Option<String>,
 }
 
 impl From<JobView> for Delivery {
     fn from(job: JobView) -> Delivery {
-        let response_code = job.result.as_ref().map(|answer| answer.status);
-        let response = job.result.map(|answer| {
-            let shown = answer.body.0.len().min(ANSWER_BYTES_SHOWN);
-            Body(answer.body.0.slice(..shown))
-        });
         Delivery {
             job_id: job.job_id,
             event_type: job.destination,
             state: job.state,
             accepted_at: job.accepted_at,
             due_at: job.due_at,
+            response_code: job.result.map(|answer| answer.status),
+            answer: job.attempts.iter().rev().find_map(|attempt| attempt.answer.clone()),
             attempts: job.attempts,
-            response_code,
-            response,
         }
     }
 }
@@ -89,7 +80,7 @@ pub(super) struct Testing {
 
 /// List an endpoint's deliveries
 ///
-/// Newest first, with every attempt and the first part of the answer that ended it well.
+/// Newest first, with every attempt and the first part of what was answered to it.
 #[utoipa::path(
     get, path = "/v1/tenants/{tenant}/endpoints/{name}/deliveries", tag = "endpoints", security(("key" = ["read"])),
     params(EndpointPath, PageQuery),

@@ -126,6 +126,8 @@ pub(super) struct Attempt {
     /// What went wrong; `null` for a success.
     #[schema(required = true)]
     reason: Option<String>,
+    /// Of a webhook: the first part of what the endpoint answered, with control characters shown as pictures.
+    answer: Option<String>,
 }
 
 /// What is kept of a destination's answer.

@@ -119,9 +119,10 @@ impl WebhookChannel {
             });
             self.note(endpoint, (!is_good).then_some(now), reason).await;
         }
-        match is_gone || failed_too_long {
-            true => Err(fault(FaultKind::Held, "the endpoint is disabled now; what it did not get waits for it")),
-            false => Ok(outcome),
+        match (is_gone || failed_too_long, outcome) {
+            (false, outcome) => Ok(outcome),
+            (true, Outcome::Answer(answer)) => Ok(Outcome::SwitchedOff(answer)),
+            (true, _) => Err(fault(FaultKind::Held, "the endpoint is disabled now; what it did not get waits for it")),
         }
     }
 

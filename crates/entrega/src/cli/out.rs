@@ -131,7 +131,7 @@ pub(super) fn pairs(pairs: &[(&str, String)]) -> String {
     shown.map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
-/// The attempts of a job or dead letter.
+/// The attempts of a job or dead letter, and what was answered to them where that is kept.
 pub(super) fn attempts(out: &Out, row: &Value) -> String {
     let attempts = row.get("attempts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if attempts.is_empty() {
@@ -146,7 +146,11 @@ pub(super) fn attempts(out: &Out, row: &Value) -> String {
             text(attempt, "reason"),
         ]
     });
-    format!("\n{}", out.table(["ATTEMPT", "STARTED", "TOOK", "CODE", "REASON"], rows.collect()))
+    let answered = attempts.iter().filter(|attempt| attempt.get("answer").is_some());
+    let answers =
+        answered.map(|attempt| format!("answer to {}: {}\n", text(attempt, "number"), text(attempt, "answer")));
+    let table = out.table(["ATTEMPT", "STARTED", "TOOK", "CODE", "REASON"], rows.collect());
+    format!("\n{table}{}", answers.collect::<String>())
 }
 
 #[cfg(test)]
@@ -156,6 +160,17 @@ mod unit {
     #[test]
     fn foreign_text_cannot_command_the_terminal() {
         assert_eq!(clean("a\x1b[2Jb\r\nc\u{202e}d"), "a [2Jb  c d");
+    }
+
+    #[test]
+    fn an_answer_is_shown_whole_below_the_attempts() {
+        let said = "no ".repeat(100);
+        let attempt = |number: u32| serde_json::json!({ "number": number, "durationMs": 5, "code": "http_500" });
+        let mut second = attempt(2);
+        second["answer"] = said.clone().into();
+        let shown =
+            attempts(&Out::to(Box::new(io::sink()), false), &serde_json::json!({ "attempts": [attempt(1), second] }));
+        assert!(shown.ends_with(&format!("answer to 2: {said}\n")) && !shown.contains("answer to 1"), "{shown}");
     }
 
     #[test]

@@ -1,34 +1,10 @@
 //! What the log says of a mail, and what it must not.
 
-use std::io::Write;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::world::{Gateway, Kind, mail_to};
+use crate::log::Log;
 use crate::smtp_server::{self, SmtpServer};
-
-/// A log that is kept in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Log;
-    fn make_writer(&'a self) -> Log {
-        self.clone()
-    }
-}
 
 #[tokio::test]
 async fn addresses_are_masked_bodies_are_absent_and_the_promised_fields_are_there() {
@@ -36,9 +12,7 @@ async fn addresses_are_masked_bodies_are_absent_and_the_promised_fields_are_ther
         return;
     }
     let log = Log::default();
-    // Everything here runs on one thread, so all of it is heard.
-    let subscriber = tracing_subscriber::fmt().json().with_writer(log.clone()).with_max_level(tracing::Level::TRACE);
-    let _heard = tracing::subscriber::set_default(subscriber.finish());
+    let _heard = log.hear();
     let server = SmtpServer::with_rules(json!([
         { "at": "rcpt", "times": 1, "reply": "450 4.2.0 <johanna@warehouse.example.com>: greylisted" },
         { "at": "rcpt", "reply": "550 5.1.1 <johanna@warehouse.example.com>: no such user" },
@@ -56,7 +30,7 @@ async fn addresses_are_masked_bodies_are_absent_and_the_promised_fields_are_ther
     );
     gateway.stop().await;
 
-    let text = String::from_utf8(log.0.lock().clone()).unwrap();
+    let text = log.text();
     for secret in ["johanna", "warehouse", "secret words"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }

@@ -214,6 +214,7 @@ impl Fixture {
             code,
             reason,
             mail: None,
+            answer: None,
         });
         Settlement {
             ticket: claimed.ticket,

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use entrega::store::KeptAnswer;
+use entrega::store::{KeptAnswer, Settlement};
 use entrega_core::decide::Transition;
 use entrega_core::job::{Body, Job, JobState};
 use futures_util::FutureExt as _;
@@ -61,6 +61,27 @@ pub(crate) async fn a_delivered_job_keeps_its_answer_and_attempts(f: &Fixture) {
     let codes: Vec<_> = view.attempts.iter().map(|attempt| (attempt.number, attempt.code.as_str())).collect();
     assert_eq!(codes, [(1, "http_503"), (2, "ok")]);
     assert!(f.store.dead_letter(id).await.unwrap().is_none());
+}
+
+/// Webhooks keep what an endpoint said to each attempt, whatever becomes of them.
+pub(crate) async fn what_was_answered_to_an_attempt_is_kept(f: &Fixture) {
+    let said = |settlement: &mut Settlement| settlement.attempts.last_mut().unwrap().answer = Some("no\u{2028}".into());
+    let settle = async |settlement: Settlement| {
+        f.store.settle(&lane("http"), vec![settlement]).await.unwrap();
+        f.store.flush().await.unwrap();
+    };
+    for end in [Transition::Done, Transition::DeadLetter { failure: failure("http_500") }] {
+        let id = f.add("http", "acme").await;
+        let again = Transition::Retry { at: f.now() + SECOND, failure: failure("http_500") };
+        let mut settlement = f.settlement(f.claim_one("http").await, again);
+        said(&mut settlement);
+        settle(settlement).await;
+        let answers = async || f.view(id).await.attempts.into_iter().map(|attempt| attempt.answer).collect::<Vec<_>>();
+        assert_eq!(answers().await, [Some("no\u{2028}".to_owned())], "while it waits");
+        f.advance(SECOND);
+        settle(f.settlement(f.claim_one("http").await, end)).await;
+        assert_eq!(answers().await, [Some("no\u{2028}".to_owned()), None]);
+    }
 }
 
 pub(crate) async fn many_settlements_are_taken_at_once(f: &Fixture) {

@@ -56,6 +56,7 @@ macro_rules! exercise {
                 a_retry_waits_for_its_moment
                 a_retry_keeps_its_history_and_counts_on
                 a_delivered_job_keeps_its_answer_and_attempts
+                what_was_answered_to_an_attempt_is_kept
                 many_settlements_are_taken_at_once
                 ended_resolves_when_a_job_is_delivered
                 ended_resolves_for_every_end

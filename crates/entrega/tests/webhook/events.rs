@@ -140,7 +140,7 @@ async fn a_test_reaches_the_endpoint_and_is_seen_among_its_deliveries() {
         gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await;
         let row = gateway.get(&format!("{path}/deliveries")).await["items"][0].clone();
         assert_eq!(
-            (&row["jobId"], &row["responseCode"], &row["response"]),
+            (&row["jobId"], &row["responseCode"], &row["answer"]),
             (&json!(id), &json!(200), &json!("thank you")),
             "{row}"
         );

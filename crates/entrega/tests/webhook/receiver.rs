@@ -1,5 +1,6 @@
 //! A tenant's endpoint: a real HTTP server that answers as told, and keeps what it got.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// What it says unless it was told what.
+pub const THANKS: &str = "thank you";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A call that it got.
@@ -47,14 +50,14 @@ impl Got {
 pub struct Receiver {
     pub address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
-    status: Arc<Mutex<Vec<u16>>>,
+    answers: Arc<Mutex<VecDeque<(u16, String)>>>,
 }
 
 impl Receiver {
     pub async fn start() -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let receiver =
-            Receiver { address: listener.local_addr().unwrap(), got: Arc::default(), status: Arc::default() };
+            Receiver { address: listener.local_addr().unwrap(), got: Arc::default(), answers: Arc::default() };
         let accepting = receiver.clone();
         tokio::spawn(async move {
             loop {
@@ -73,14 +76,18 @@ impl Receiver {
         let (path, headers) = (request.uri().path().to_owned(), request.headers().clone());
         let body = request.into_body().collect().await?.to_bytes();
         self.got.lock().push(Got { path, headers, body });
-        let mut status = self.status.lock();
-        let status = if status.is_empty() { 200 } else { status.remove(0) };
-        Ok(Response::builder().status(status).body(Full::from("thank you")).unwrap())
+        let (status, said) = self.answers.lock().pop_front().unwrap_or((200, THANKS.into()));
+        Ok(Response::builder().status(status).body(Full::from(said)).unwrap())
     }
 
     /// The next answers; then 200.
     pub fn answers(&self, statuses: &[u16]) {
-        *self.status.lock() = statuses.to_vec();
+        self.says(&statuses.iter().map(|status| (*status, THANKS)).collect::<Vec<_>>());
+    }
+
+    /// The next answers with what they say; then 200.
+    pub fn says(&self, answers: &[(u16, &str)]) {
+        *self.answers.lock() = answers.iter().map(|(status, said)| (*status, (*said).to_owned())).collect();
     }
 
     pub fn url(&self, path: &str) -> String {

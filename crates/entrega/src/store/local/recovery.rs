@@ -14,7 +14,7 @@ use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::records::{self, Live};
 
 /// The format of the whole directory; a program that knows only older ones must not touch it.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const FORMAT_KEY: &str = "format";
 
 impl Shared {

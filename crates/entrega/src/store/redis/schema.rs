@@ -47,7 +47,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// The version of all this; a program that knows only older ones must not touch it.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 
 /// What scripts are told about a lane.
 pub(super) struct LaneKeys {
