@@ -59,7 +59,7 @@ pub enum JobState {
     RetryWait,
     /// Delivered.
     Done,
-    /// Out of attempts in a lane that blocks; an operator decides.
+    /// Out of attempts in a lane that blocks, or its endpoint is not called; somebody decides.
     Blocked,
     /// Given up, kept as a dead letter.
     Dlq,
@@ -107,7 +107,9 @@ impl JobState {
         matches!(self, JobState::Done | JobState::Dlq | JobState::Dropped | JobState::Cancelled)
     }
 
-    /// The legal moves. An expired or cancelled job may still be `idle` or `replaying`: both wait like `queued`.
+    /// The legal moves. An expired or cancelled job may still be `idle` or `replaying`: both wait like `queued`. The
+    /// contract's list does not name the move from `blocked` to `cancelled`, but asks that what waits for a disabled
+    /// endpoint can be discarded; without it, a job whose endpoint never comes back could never end.
     pub const fn may_become(self, next: JobState) -> bool {
         use JobState::*;
         match self {
@@ -115,7 +117,7 @@ impl JobState {
             Queued => matches!(next, Idle | Running | Dropped | Cancelled),
             Running => matches!(next, Done | RetryWait | Blocked | Dlq),
             RetryWait => matches!(next, Running | Dropped | Cancelled),
-            Blocked => matches!(next, Queued),
+            Blocked => matches!(next, Queued | Cancelled),
             Dlq => matches!(next, Replaying),
             Replaying => matches!(next, Running | Dropped | Cancelled),
             Done | Dropped | Cancelled => false,
@@ -297,6 +299,7 @@ mod tests {
         assert!(JobState::Dlq.may_become(JobState::Replaying));
         assert!(!JobState::Running.may_become(JobState::Cancelled));
         assert!(!JobState::RetryWait.may_become(JobState::Queued));
+        assert!(JobState::Blocked.may_become(JobState::Cancelled) && !JobState::Blocked.may_become(JobState::Dropped));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! - `world`: a server and a client for it; `access`: every route with every kind of wrong caller
-//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`: what the routes do
+//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `discarding`: what the routes do
 //! - `document`: what the OpenAPI document says is true; `connections`: slow and greedy callers, shutdown
 
 mod api {
@@ -11,6 +11,7 @@ mod api {
     mod calls;
     mod connections;
     mod dead_letters;
+    mod discarding;
     mod document;
     mod endpoints;
     mod once;
@@ -18,3 +19,4 @@ mod api {
     mod submissions;
     mod world;
 }
+mod log;

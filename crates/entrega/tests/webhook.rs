@@ -2,6 +2,7 @@
 
 mod webhook {
     mod answers;
+    mod discarding;
     mod events;
     mod receiver;
     mod states;

@@ -23,6 +23,9 @@ use super::problem::ApiError;
 /// The most levels of arrays and objects in a body.
 pub(super) const DEPTH_MAX: usize = 64;
 
+/// Characters in the reason of a discard.
+const REASON_CHARS_MAX: usize = 1000;
+
 /// The bytes of a JSON body: within the limits, not yet parsed.
 pub(super) struct JsonBytes(pub(super) Bytes);
 
@@ -88,6 +91,15 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for JsonBody<T> {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBody<T>, ApiError> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, api).await?;
         parse(&bytes).map(JsonBody)
+    }
+}
+
+/// Why something is given up, which must be said; it is kept with it.
+pub(super) fn checked_reason(reason: &str) -> Result<&str, ApiError> {
+    let reason = reason.trim();
+    match (1..=REASON_CHARS_MAX).contains(&reason.chars().count()) {
+        true => Ok(reason),
+        false => Err(ApiError::invalid("reason", format!("say why, in 1 to {REASON_CHARS_MAX} characters"))),
     }
 }
 

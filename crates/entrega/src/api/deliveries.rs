@@ -1,4 +1,4 @@
-//! Deliveries: what an endpoint was sent, and a test of it.
+//! Deliveries: what an endpoint was sent, a test of it, and what waits for it, given up.
 //! Invariant: another tenant's endpoint answers exactly as an unknown one.
 
 use std::sync::Arc;
@@ -10,15 +10,17 @@ use entrega_core::job::{Attempt, JobState};
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Reader, Sender};
-use super::endpoints::find;
-use super::page::{Listing, PageQuery};
+use super::body::{JsonBody, checked_reason};
+use super::endpoints::{find, place};
+use super::page::{Listing, PageQuery, next_cursor, page};
 use super::problem::ApiError;
 use super::query::{EndpointPath, Params};
 use super::{Api, schema};
+use crate::endpoint::discard_waiting;
 use crate::events::{WEBHOOK_LANE, event_id, of_test};
 use crate::store::{JobFilter, JobView, Paged};
 
@@ -78,6 +80,30 @@ pub(super) struct Testing {
     event_id: String,
 }
 
+/// Why what waits is given up.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct DiscardWish {
+    /// Kept with every job.
+    #[schema(min_length = 1, max_length = 1000)]
+    reason: String,
+    /// The `nextCursor` of the call before, as long as there is more.
+    cursor: Option<String>,
+}
+
+/// What was given up.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DiscardRow {
+    /// How many jobs, now.
+    discarded: usize,
+    /// Whether more may wait: call again, with the cursor.
+    more: bool,
+    /// Give it as `cursor` then; `null` when there is no more.
+    #[schema(required = true)]
+    next_cursor: Option<String>,
+}
+
 /// List an endpoint's deliveries
 ///
 /// Newest first, with every attempt and the first part of what was answered to it.
@@ -122,4 +148,27 @@ pub(super) async fn test(
     api.engine.store.submit(vec![job]).await?;
     who.audit("endpoint.test", format_args!("{}/{}", endpoint.tenant, endpoint.name));
     Ok((StatusCode::ACCEPTED, Json(Testing { job_id, event_id: event_id(event) })))
+}
+
+/// Discard what waits for an endpoint
+///
+/// Ends its blocked jobs as `cancelled`, a few hundred a call. It need not be there any more.
+#[utoipa::path(
+    post, path = "/v1/tenants/{tenant}/endpoints/{name}/discard", tag = "endpoints", security(("key" = ["send"])),
+    params(EndpointPath), request_body = DiscardWish,
+    responses((status = 200, description = "How many were, and whether there are more", body = DiscardRow))
+)]
+pub(super) async fn discard(
+    State(api): State<Arc<Api>>,
+    Sender(who): Sender,
+    path: EndpointPath,
+    JsonBody(wish): JsonBody<DiscardWish>,
+) -> Result<Json<DiscardRow>, ApiError> {
+    let (tenant, name) = place(&who, path)?;
+    let reason = checked_reason(&wish.reason)?;
+    let after = page(wish.cursor.as_deref(), None)?.after;
+    let discarded = discard_waiting(&api.engine, &tenant, &name, reason, after).await?;
+    who.audit("endpoint.discard", format_args!("{tenant}/{name} ({} jobs)", discarded.count));
+    let next_cursor = discarded.next.as_ref().map(next_cursor);
+    Ok(Json(DiscardRow { discarded: discarded.count, more: next_cursor.is_some(), next_cursor }))
 }

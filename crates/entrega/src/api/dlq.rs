@@ -13,16 +13,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Principal, Reader, Sender};
-use super::body::JsonBody;
+use super::body::{JsonBody, checked_reason};
 use super::mask::masked;
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::{Api, schema};
 use crate::store::{Count, CountBy, DeadLetterFilter};
-
-/// Characters in the reason of a discard.
-const REASON_CHARS_MAX: usize = 1000;
 
 /// Which dead letters, and which page of them.
 #[derive(Deserialize, IntoParams)]
@@ -206,10 +203,7 @@ pub(super) async fn discard(
     JobPath(id): JobPath,
     JsonBody(body): JsonBody<Discard>,
 ) -> Result<Json<DeadLetter>, ApiError> {
-    let reason = body.reason.trim();
-    if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
-        return Err(ApiError::invalid("reason", format!("say why, in 1 to {REASON_CHARS_MAX} characters")));
-    }
+    let reason = checked_reason(&body.reason)?;
     let dead = visible(&api, &who, id).await?;
     api.engine.store.discard(id, reason).await?;
     api.engine.metrics.dead_discarded(&dead.lane);

@@ -226,7 +226,7 @@ fn find_own(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpo
 }
 
 /// Which endpoint a caller wants to set; it need not be there.
-fn place(who: &Principal, path: EndpointPath) -> Result<(TenantName, String), ApiError> {
+pub(super) fn place(who: &Principal, path: EndpointPath) -> Result<(TenantName, String), ApiError> {
     let tenant = match TenantName::new(&path.tenant) {
         Ok(tenant) if who.sees(&tenant) => tenant,
         Err(error) if who.is_admin() => return Err(ApiError::invalid("tenant", error.to_string())),

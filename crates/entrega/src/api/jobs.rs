@@ -158,13 +158,13 @@ fn wait_time(text: &str) -> Result<Duration, ApiError> {
 
 /// Cancel a job
 ///
-/// Only while it waits: an attempt under way is not cut off.
+/// Only while it waits or is blocked: an attempt under way is not cut off.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", tag = "jobs", security(("key" = ["send"])),
     params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The cancelled job", body = schema::JobView),
-        (status = 409, description = "It is being attempted, blocked, or has ended", body = Problem,
+        (status = 409, description = "It is being attempted or has ended", body = Problem,
             content_type = "application/problem+json"),
     )
 )]
@@ -243,7 +243,10 @@ impl Why {
             JobState::Dlq => "it gave up; its dead letter can be replayed or discarded",
             JobState::Dropped => "it was dropped; the job's reason says why",
             JobState::Cancelled => "it was cancelled",
-            JobState::Blocked => "it is out of attempts; an operator can unblock it",
+            JobState::Blocked if view.endpoint.is_some() => {
+                "it waits for its endpoint; the job's reason says why. It goes on when that is enabled, or is discarded"
+            }
+            JobState::Blocked => "it is out of attempts; an operator can unblock or cancel it",
             JobState::Idle | JobState::Queued | JobState::RetryWait | JobState::Replaying => "it is on its way",
             JobState::Running => "an attempt has just ended; its result is being written",
         });

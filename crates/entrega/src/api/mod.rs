@@ -150,6 +150,7 @@ fn router(api: Api) -> Router {
         )
         .route("/v1/tenants/{tenant}/endpoints/{name}/test", post(deliveries::test))
         .route("/v1/tenants/{tenant}/endpoints/{name}/deliveries", get(deliveries::list))
+        .route("/v1/tenants/{tenant}/endpoints/{name}/discard", post(deliveries::discard))
         .route("/v1/events", get(events::list))
         .route("/v1/tenants/{tenant}/endpoints/{name}/rotate", post(endpoints::rotate))
         .route("/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", post(endpoints::forget_old_secret))

@@ -32,7 +32,7 @@ use super::{
         endpoints::set, endpoints::list, endpoints::show, endpoints::remove, endpoints::rotate,
         endpoints::forget_old_secret,
         keys::create, keys::list, keys::remove,
-        deliveries::list, deliveries::test, events::list,
+        deliveries::list, deliveries::test, deliveries::discard, events::list,
         health::live, health::ready, health::metrics, document,
     ),
     components(schemas(Problem)),

@@ -93,11 +93,15 @@ pub(super) fn page<C: Cursor>(cursor: Option<&str>, limit: Option<usize>) -> Res
     Ok(Page { after: cursor.map(read).transpose()?, limit })
 }
 
+/// A place as callers are given it.
+pub(super) fn next_cursor(place: &impl Cursor) -> String {
+    URL_SAFE_NO_PAD.encode(place.write())
+}
+
 impl<T> Listing<T> {
     /// A page as the store gave it.
     pub(super) fn of<C: Cursor>(paged: Paged<T, C>) -> Listing<T> {
-        let next_cursor = paged.next.map(|place| URL_SAFE_NO_PAD.encode(place.write()));
-        Listing { items: paged.items, next_cursor }
+        Listing { items: paged.items, next_cursor: paged.next.as_ref().map(next_cursor) }
     }
 
     /// A page out of rows that are all at hand, each with a place of its own. A page goes on after the row of its

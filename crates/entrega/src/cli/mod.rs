@@ -7,7 +7,8 @@
 //! - `out`: tables for people, JSON for programs; `error`: what went wrong, and the exit code
 //! - `jobs`, `send`, `dlq`, `replay`, `lanes`, `tenants`, `keys`: the commands, by noun
 //! - `serve`: the gateway itself; `demo`: the gateway with a destination that misbehaves
-//! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either
+//! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either, and
+//!   endpoints
 
 mod api;
 mod demo;
@@ -87,7 +88,7 @@ pub enum Command {
     /// API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Secrets and signatures of webhooks; works without a server
+    /// Webhooks: secrets and signatures, without a server; tests, and what waits, with one
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
     /// Check that everything is as it should be; works without a server

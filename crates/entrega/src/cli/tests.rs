@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use clap::{CommandFactory, Parser};
-use entrega_core::outcome::{Answer, Outcome};
+use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::target::Target;
 use super::*;
 use crate::api::{ApiState, ServerLimits, hash_key};
 use crate::chance::Chance;
@@ -29,12 +30,15 @@ use crate::store::local::{HeapDisk, LocalStore};
 const KEY: &str = "the-operators-key-of-this-test";
 const DESTINATION: &str = "http://127.0.0.1:9/orders";
 
-/// A destination that answers 404 until it is mended.
+/// A destination that answers 404 until it is mended; endpoints are never called.
 struct Destination(Arc<AtomicBool>);
 
 #[async_trait]
 impl Channel for Destination {
-    async fn attempt(&self, _: &ClaimedJob, _: tokio::time::Instant) -> Outcome {
+    async fn attempt(&self, claimed: &ClaimedJob, _: tokio::time::Instant) -> Outcome {
+        if claimed.job.tenant.is_endpoint() {
+            return Outcome::Fault(Fault { kind: FaultKind::Held, message: "the endpoint is paused".into() });
+        }
         let status = if self.0.load(Ordering::SeqCst) { StatusCode::OK } else { StatusCode::NOT_FOUND };
         let body = bytes::Bytes::from_static(b"gone\x1b[2J");
         Outcome::Answer(Answer { status, headers: HeaderMap::new(), body, truncated: false, retry_after: None })
@@ -328,6 +332,23 @@ async fn what_needs_no_server_is_printed() {
     let printed = run(&["config", "print", "--listen", "127.0.0.1:9999"]).await.unwrap();
     assert!(printed.contains("127.0.0.1:9999") && printed.contains("[lanes.http]"), "{printed}");
     assert_eq!(run(&["config", "defaults"]).await.unwrap(), crate::config::DEFAULTS);
+}
+
+#[tokio::test]
+async fn what_waits_for_an_endpoint_is_given_up_with_a_reason() {
+    let world = World::start().await;
+    let target = Target::new("/v1/tenants").part("acme").part("endpoints").part("default");
+    let cli = Cli::try_parse_from(["entrega", "--url", &world.url, "--key", KEY, "lanes"]).unwrap();
+    let paused = serde_json::json!({"url": DESTINATION, "paused": true});
+    cli.connection.open().unwrap().put(&target, &paused).await.unwrap();
+    let id = world.json(&["webhook", "test", "acme"]).await["jobId"].as_str().unwrap().to_owned();
+    assert_eq!(world.json(&["jobs", "show", &id, "--wait", "10s"]).await["state"], "blocked");
+    assert!(Cli::try_parse_from(["entrega", "webhook", "discard", "acme"]).is_err(), "it wants a reason");
+    let discard = ["webhook", "discard", "acme", "default", "--reason", "they left"];
+    assert_eq!(world.run(&discard).await, "discarded 1\n");
+    let job = world.json(&["jobs", "show", &id]).await;
+    assert_eq!((&job["state"], &job["reason"]), (&"cancelled".into(), &"they left".into()), "{job}");
+    assert_eq!(world.json(&discard).await["discarded"], 0);
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

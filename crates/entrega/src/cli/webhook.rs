@@ -1,4 +1,4 @@
-//! `entrega webhook`: secrets and signatures, without a server; and a test of an endpoint, with one.
+//! `entrega webhook`: secrets and signatures, without a server; a test of an endpoint and what waits for it, with one.
 //! Invariant: a secret is printed only by the command that makes it.
 //! Never: repeats a secret in a message.
 
@@ -13,7 +13,7 @@ use entrega_core::webhook::{
 };
 use serde_json::{Map, Value, json};
 
-use super::api::Connection;
+use super::api::{Api, Connection};
 use super::error::CliError;
 use super::out::{Out, text};
 use super::target::Target;
@@ -40,6 +40,17 @@ pub enum WebhookCommand {
         /// Its name.
         #[arg(default_value = "default")]
         endpoint: String,
+    },
+    /// Give up what waits for an endpoint, through the server; the endpoint need not be there any more
+    Discard {
+        /// Whose endpoint.
+        tenant: String,
+        /// Its name.
+        #[arg(default_value = "default")]
+        endpoint: String,
+        /// Why; kept with every job
+        #[arg(long)]
+        reason: String,
     },
 }
 
@@ -127,11 +138,32 @@ pub(super) async fn run(command: WebhookCommand, connection: &Connection, out: &
         }
         WebhookCommand::Sign(args) => sign(&args, out),
         WebhookCommand::Verify(args) => verify(&args, out),
+        WebhookCommand::Discard { tenant, endpoint, reason } => {
+            let count = discard(&connection.open()?, &target(&tenant, &endpoint).part("discard"), &reason).await?;
+            out.answer(&json!({ "discarded": count }), |_| format!("discarded {count}"))
+        }
         WebhookCommand::Test { tenant, endpoint } => {
-            let target = Target::new("/v1/tenants").part(&tenant).part("endpoints").part(&endpoint).part("test");
-            let answer = connection.open()?.post(&target, &json!({})).await?;
+            let answer = connection.open()?.post(&target(&tenant, &endpoint).part("test"), &json!({})).await?;
             let id = text(&answer, "jobId");
             out.answer(&answer, |_| format!("{} is on its way; entrega jobs show {id}", text(&answer, "eventId")))
+        }
+    }
+}
+
+/// The address of an endpoint.
+fn target(tenant: &str, endpoint: &str) -> Target {
+    Target::new("/v1/tenants").part(tenant).part("endpoints").part(endpoint)
+}
+
+/// Call after call, until the server has looked at everything; how many were discarded.
+async fn discard(api: &Api, target: &Target, reason: &str) -> Result<u64, CliError> {
+    let (mut count, mut cursor) = (0, Value::Null);
+    loop {
+        let answer = api.post(target, &json!({ "reason": reason, "cursor": cursor })).await?;
+        count += answer.get("discarded").and_then(Value::as_u64).unwrap_or(0);
+        match answer.get("nextCursor") {
+            Some(next) if !next.is_null() => cursor = next.clone(),
+            _ => return Ok(count),
         }
     }
 }

@@ -4,10 +4,12 @@
 //!
 //! # Layout
 //! - here: the rules, and new secrets
-//! - `change`: changed by several at once; `configured`: from the configuration to the store, at start
+//! - `change`: changed by several at once; `configured`: from the configuration to the store, at start; `discard`: what
+//!   waits for one, given up
 
 mod change;
 mod configured;
+mod discard;
 
 use entrega_call::{AddressFilter, UrlProblem};
 use entrega_core::webhook::{SECRET_CHARS_MAX, SECRET_CHARS_MIN, WebhookSecret};
@@ -15,6 +17,7 @@ use http::Uri;
 
 pub use self::change::change_endpoint;
 pub use self::configured::{ConfiguredError, put_configured};
+pub use self::discard::{Discarded, discard_waiting};
 
 use crate::chance::secret_bytes;
 

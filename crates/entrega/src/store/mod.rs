@@ -71,7 +71,7 @@ pub trait JobStore: Send + Sync + 'static {
     /// Told whenever a lane may have something to claim.
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError>;
 
-    /// Ends a job that waits.
+    /// Ends a job that waits or is blocked.
     async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError>;
 
     /// Puts a blocked job back in its queue with all its attempts.

@@ -20,7 +20,7 @@ const fn with(route: Route, body: fn() -> Value) -> Route {
     Route { body, ..route }
 }
 
-pub const ROUTES: [Route; 44] = [
+pub const ROUTES: [Route; 45] = [
     with(route("POST", "/v1/jobs", "send"), || json!({"request": {"url": "https://example.com"}})),
     route("GET", "/v1/jobs", "read"),
     route("GET", "/v1/jobs/{id}", "read"),
@@ -60,6 +60,7 @@ pub const ROUTES: [Route; 44] = [
     route("DELETE", "/v1/tenants/{tenant}/endpoints/{name}", "send"),
     route("POST", "/v1/tenants/{tenant}/endpoints/{name}/test", "send"),
     route("GET", "/v1/tenants/{tenant}/endpoints/{name}/deliveries", "read"),
+    with(route("POST", "/v1/tenants/{tenant}/endpoints/{name}/discard", "send"), || json!({"reason": "they left"})),
     route("GET", "/v1/events", "read"),
     route("POST", "/v1/tenants/{tenant}/endpoints/{name}/rotate", "send"),
     route("POST", "/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", "send"),

@@ -171,6 +171,11 @@ async fn answers_have_the_shapes_that_the_document_gives_them() {
             "/v1/tenants/{tenant}/endpoints/{name}/rotate",
             world.post(&format!("{endpoint}/rotate"), ADMIN, Value::Null).await,
         ),
+        (
+            "POST",
+            "/v1/tenants/{tenant}/endpoints/{name}/discard",
+            world.post(&format!("{endpoint}/discard"), ADMIN, json!({"reason": "they left"})).await,
+        ),
         ("GET", "/v1/keys", world.get("/v1/keys", ADMIN).await),
         ("GET", "/health/live", world.get("/health/live", "").await),
         ("GET", "/health/ready", world.get("/health/ready", "").await),

@@ -15,7 +15,7 @@ use entrega::settle::Attempted;
 use entrega::store::local::{HeapDisk, LocalOptions, LocalStore};
 use entrega_call::AddressFilter;
 use entrega_core::name::LaneName;
-use entrega_core::outcome::{Answer as DestinationAnswer, Outcome};
+use entrega_core::outcome::{Answer as DestinationAnswer, Fault, FaultKind, Outcome};
 use entrega_core::policy::{LanePolicy, OnExhausted, Retry};
 use entrega_core::time::Time;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -193,18 +193,29 @@ impl World {
 
     /// Attempts everything in a lane; the destination answers with this status.
     pub async fn answer(&self, lane: &str, status: u16) {
+        let outcome = Outcome::Answer(DestinationAnswer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: Bytes::from_static(b"{\"ok\":true}"),
+            truncated: false,
+            retry_after: None,
+        });
+        self.attempt(lane, &outcome).await;
+    }
+
+    /// Attempts everything in a lane, to no avail: the destination is switched off.
+    pub async fn hold(&self, lane: &str) {
+        let fault = Fault { kind: FaultKind::Held, message: "the endpoint is paused".into() };
+        self.attempt(lane, &Outcome::Fault(fault)).await;
+    }
+
+    async fn attempt(&self, lane: &str, outcome: &Outcome) {
         let lane = LaneName::new(lane).unwrap();
         let policy = self.engine.policy(&lane).unwrap();
-        let claimed = self.engine.store.claim(&lane, 100).await.unwrap().jobs;
+        let claimed = self.engine.store.claim(&lane, 1000).await.unwrap().jobs;
         assert!(!claimed.is_empty(), "something to attempt in {lane}");
         let settle = |claimed| {
-            let outcome = Outcome::Answer(DestinationAnswer {
-                status: StatusCode::from_u16(status).unwrap(),
-                headers: HeaderMap::new(),
-                body: Bytes::from_static(b"{\"ok\":true}"),
-                truncated: false,
-                retry_after: None,
-            });
+            let outcome = outcome.clone();
             let attempted =
                 Attempted { claimed, started_at: self.clock.now(), took: Duration::from_millis(5), outcome };
             self.engine.settlement(&policy, attempted)

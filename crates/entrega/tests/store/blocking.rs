@@ -8,7 +8,7 @@ use entrega_core::outcome::{Fault, FaultKind, Outcome};
 
 use super::fixture::{Fixture, SECOND, lane};
 
-async fn blocked_count(f: &Fixture, name: &str) -> u32 {
+pub(crate) async fn blocked_count(f: &Fixture, name: &str) -> u32 {
     let lanes = f.store.lanes().await.unwrap();
     lanes.iter().find(|view| view.name.as_str() == name).map(|view| view.blocked).unwrap()
 }

@@ -83,6 +83,24 @@ pub(crate) async fn jobs_are_listed_by_lane_and_tenant(f: &Fixture) {
     assert_eq!(pages(f, &of_both, 2).await.concat(), jobs[9..]);
 }
 
+/// The endpoints of a tenant take turns of their own; a listing of one shows none of the others', however they ended.
+pub(crate) async fn jobs_are_listed_by_endpoint(f: &Fixture) {
+    let mut of_one = Vec::new();
+    for name in ["one", "two"] {
+        let job = || Job { tenant: tenant("a").endpoint(name), ..f.job("http", "a") };
+        let cancelled = f.accept(job()).await;
+        f.store.cancel(cancelled, "not wanted").await.unwrap();
+        let blocked = f.accept(job()).await;
+        f.block(f.claim_one("http").await).await;
+        if name == "one" {
+            of_one = vec![(blocked, JobState::Blocked), (cancelled, JobState::Cancelled)];
+        }
+    }
+    let by = |whose| JobFilter { tenant: Some(whose), ..JobFilter::default() };
+    assert_eq!(pages(f, &by(tenant("a").endpoint("one")), 10).await.concat(), of_one);
+    assert_eq!(pages(f, &by(tenant("a")), 10).await.concat().len(), 4);
+}
+
 pub(crate) async fn jobs_are_listed_by_state(f: &Fixture) {
     let mut jobs = one_in_every_state(f).await;
     jobs.reverse();

@@ -88,7 +88,9 @@ macro_rules! exercise {
                 a_waiting_job_is_cancelled_with_the_reason
                 a_job_that_waits_for_a_retry_is_cancelled_with_its_attempts
                 a_running_job_is_not_cancelled
-                a_blocked_job_is_not_cancelled
+                a_blocked_job_is_cancelled_with_its_attempts
+                a_blocked_replay_that_is_cancelled_is_a_pending_dead_letter_again
+                a_blocked_job_that_many_end_or_unblock_ends_once
                 what_has_ended_or_is_unknown_is_not_cancelled
             }
             dead_letters {
@@ -125,6 +127,7 @@ macro_rules! exercise {
             listing {
                 every_job_is_listed_once_newest_first
                 jobs_are_listed_by_lane_and_tenant
+                jobs_are_listed_by_endpoint
                 jobs_are_listed_by_state
                 jobs_are_listed_by_several_states
                 a_long_search_goes_on_with_the_next_page

@@ -98,18 +98,21 @@ impl JobStore for LocalStore {
     async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
+        shared.settled().await?;
         let view = shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
         let wrong = |hint| Err(ChangeError::WrongState { state: view.state, hint });
         if !view.state.may_become(JobState::Cancelled) {
             return match view.state {
-                JobState::Blocked => wrong("unblock it first"),
                 JobState::Running => wrong("an attempt is under way; try again when it has ended"),
                 _ => wrong("it has ended"),
             };
         }
-        match shared.lane(&view.lane)?.machine.lock().remove(id) {
-            Ok(_) => {}
-            Err(NotRemoved::Running | NotRemoved::Unknown) => return wrong("it is being attempted or has just ended"),
+        let lane = shared.lane(&view.lane)?;
+        if view.state == JobState::Blocked {
+            // The machine has let go of it; only its record is left.
+            lane.blocked.fetch_sub(1, Ordering::Relaxed);
+        } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
+            return wrong("it is being attempted or has just ended");
         }
         let mut batch = Batch::default();
         shared.drop_job(&mut batch, id, JobState::Cancelled, reason).map_err(StoreError::from)?;
@@ -120,6 +123,7 @@ impl JobStore for LocalStore {
     async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
+        shared.settled().await?;
         let live = records::load_live(&*shared.disk, id).map_err(StoreError::from)?;
         let live = live.filter(|live| live.blocked.is_some());
         let Some(live) = live else {

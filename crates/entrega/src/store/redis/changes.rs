@@ -30,7 +30,6 @@ impl Shared {
         let lane = self.lane(&lane)?;
         let wrong = |state: JobState| {
             let hint = match state {
-                JobState::Blocked => "unblock it first",
                 JobState::Running => "an attempt is under way; try again when it has ended",
                 _ => "it has ended",
             };
@@ -43,7 +42,13 @@ impl Shared {
         match self.change(lane, "cancel", |call| call.arg(id.as_bytes()).arg(reason)).await?.as_str() {
             "ok" => {
                 self.waiters.tell(&[id]);
-                self.view(lane, id).await?.ok_or(ChangeError::Unknown)
+                let ended = self.view(lane, id).await?;
+                // One whose record cannot be read has ended all the same.
+                Ok(ended.unwrap_or_else(|| JobView {
+                    state: JobState::Cancelled,
+                    reason: Some(reason.to_owned()),
+                    ..view
+                }))
             }
             "gone" => {
                 let view = self.view(lane, id).await?.ok_or(ChangeError::Unknown)?;

@@ -203,8 +203,7 @@ impl Shared {
             for ids in ids.chunks(LOOKED_AT_ONCE) {
                 let looked = self.look(lane, ids).await?;
                 let views = ids.iter().zip(looked).filter_map(|(id, looked)| self.view_of(lane, *id, looked));
-                let is_wanted =
-                    |view: &JobView| filter.tenant.as_ref().is_none_or(|tenant| tenant.company() == view.company_id);
+                let is_wanted = |view: &JobView| filter.tenant.as_ref().is_none_or(|wanted| whose(view).is_of(wanted));
                 found.rows.extend(views.filter(is_wanted));
             }
             found.searched_to = LOOKING.bytes(last)?.and_then(|last| last.try_into().ok()).map(JobId::from_bytes);
@@ -260,6 +259,11 @@ impl Shared {
             oldest: LOOKING.ids(oldest)?.iter().map(JobId::made_at).min(),
         })
     }
+}
+
+/// The tenant of a job, or its endpoint.
+fn whose(view: &JobView) -> TenantName {
+    view.endpoint.as_deref().map_or_else(|| view.company_id.clone(), |name| view.company_id.endpoint(name))
 }
 
 /// The end of a job, if the record is one.

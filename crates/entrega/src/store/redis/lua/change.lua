@@ -2,6 +2,12 @@
 
 local id = ARGV[5]
 
+-- A blocked job is nowhere but in the count and with its reason.
+local function let_go(e)
+  state.blocked = state.blocked - 1
+  redis.call('HDEL', P .. 'why', e.id)
+end
+
 -- Puts a job back that the lane had accepted before; no limit applies.
 local function put_back(e)
   e.due = now
@@ -35,8 +41,13 @@ local change = {
   cancel = function()
     local e = lane.entry(id)
     if not e then return 'gone' end
-    if e.place == RUNNING or e.place == BLOCKED then return lane.state_of(e) end
-    lane.take_out(e)
+    if e.place == RUNNING then return lane.state_of(e) end
+    if e.place == BLOCKED then
+      let_go(e)
+      lane.forget(e)
+    else
+      lane.take_out(e)
+    end
     lane.drop(id, 'cancelled', ARGV[6])
   end,
 
@@ -45,8 +56,7 @@ local change = {
     local e = lane.entry(id)
     if not e then return 'gone' end
     if e.place ~= BLOCKED then return lane.state_of(e) end
-    state.blocked = state.blocked - 1
-    redis.call('HDEL', P .. 'why', id)
+    let_go(e)
     if ARGV[7] ~= '' then
       redis.call('HSET', P .. 'jobs', id, ARGV[7])
       e.size = #ARGV[7]
