@@ -20,6 +20,7 @@ use crate::address::AddressFilter;
 use crate::answer::{self, Answer};
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
+use crate::resolve::{Resolve, SystemResolver};
 use crate::tls::Connector;
 
 /// The most bytes the status line and headers of an answer may have.
@@ -30,6 +31,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub struct ClientConfig {
     /// Where calls may go.
     pub filter: AddressFilter,
+    /// How names become addresses; the filter judges those, whoever found them.
+    pub resolver: Arc<dyn Resolve>,
     /// Certificates (PEM) to trust beside the public roots, for a private CA.
     pub extra_ca_pem: Option<Vec<u8>>,
     /// How much of an answer's body is kept.
@@ -46,6 +49,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             filter: AddressFilter::default(),
+            resolver: Arc::new(SystemResolver),
             extra_ca_pem: None,
             answer_bytes_max: 64 * 1024,
             idle_per_host_max: 256,
@@ -76,7 +80,7 @@ impl Client {
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let filter = Arc::new(config.filter);
         let connector = Connector::new(
-            TcpConnector::new(Arc::clone(&filter)),
+            TcpConnector::new(Arc::clone(&filter), config.resolver),
             filter.allow_http,
             config.extra_ca_pem.as_deref(),
             config.connect_timeout,

@@ -20,6 +20,7 @@ use tower_service::Service;
 
 use crate::address::AddressFilter;
 use crate::error::CallError;
+use crate::resolve::Resolve;
 use crate::url::literal_ip;
 
 /// The most addresses of one name that are tried: whoever owns the name chooses the list.
@@ -35,11 +36,12 @@ type Connecting = Pin<Box<dyn Future<Output = Result<TokioIo<TcpStream>, CallErr
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConnector {
     filter: Arc<AddressFilter>,
+    resolver: Arc<dyn Resolve>,
 }
 
 impl TcpConnector {
-    pub(crate) fn new(filter: Arc<AddressFilter>) -> Self {
-        Self { filter }
+    pub(crate) fn new(filter: Arc<AddressFilter>, resolver: Arc<dyn Resolve>) -> Self {
+        Self { filter, resolver }
     }
 }
 
@@ -53,7 +55,7 @@ impl Service<Uri> for TcpConnector {
     }
 
     fn call(&mut self, url: Uri) -> Connecting {
-        let filter = Arc::clone(&self.filter);
+        let (filter, resolver) = (Arc::clone(&self.filter), Arc::clone(&self.resolver));
         Box::pin(async move {
             let host = url.host().unwrap_or_default();
             let port = port_of(&url);
@@ -63,7 +65,8 @@ impl Service<Uri> for TcpConnector {
                     open(SocketAddr::new(address, port)).await?
                 }
                 None => {
-                    let resolved = look_up(host, port).await?;
+                    let found = resolver.look_up(host).await.map_err(|source| unresolved(host, source))?;
+                    let resolved = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
                     open_any(&permitted(&filter, host, resolved)?, open).await?
                 }
             };
@@ -75,13 +78,6 @@ impl Service<Uri> for TcpConnector {
 fn port_of(url: &Uri) -> u16 {
     let default = if url.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
     url.port_u16().unwrap_or(default)
-}
-
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, CallError> {
-    match tokio::net::lookup_host((host, port)).await {
-        Ok(addresses) => Ok(addresses.collect()),
-        Err(source) => Err(unresolved(host, source)),
-    }
 }
 
 /// Drops what the filter refuses. A name with no address left is forbidden for the first one's
@@ -132,9 +128,13 @@ fn unresolved(host: &str, source: io::Error) -> CallError {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::resolve::{LookUp, SystemResolver};
 
     fn filter(networks: &[&str]) -> AddressFilter {
         AddressFilter { allow_http: true, allow_networks: networks.iter().map(|net| net.parse().unwrap()).collect() }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     async fn connect(filter: AddressFilter, url: String) -> Result<SocketAddr, CallError> {
-        let mut connector = TcpConnector::new(Arc::new(filter));
+        let mut connector = TcpConnector::new(Arc::new(filter), Arc::new(SystemResolver));
         let stream = connector.call(url.parse().unwrap()).await?;
         assert!(stream.inner().nodelay().unwrap());
         Ok(stream.inner().peer_addr().unwrap())
@@ -192,6 +192,36 @@ mod tests {
 
         let error = connect(filter(&[]), url).await.unwrap_err();
         assert_eq!(error.code(), "forbidden_address");
+    }
+
+    /// A name of somebody else's, with another answer each time.
+    #[derive(Debug, Default)]
+    struct Fickle(AtomicUsize);
+
+    impl Resolve for Fickle {
+        fn look_up<'a>(&'a self, _: &'a str) -> LookUp<'a> {
+            let last = if self.0.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) { 2 } else { 1 };
+            Box::pin(async move { Ok(vec![Ipv4Addr::new(127, 0, 0, last).into()]) })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_judged_is_what_is_connected_to_however_the_answer_changes() {
+        let open = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        let port = open.local_addr().unwrap().port();
+        let closed = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        closed.set_nonblocking(true).unwrap();
+        let resolver = Arc::new(Fickle::default());
+        let mut connector = TcpConnector::new(Arc::new(filter(&["127.0.0.2/32"])), resolver.clone());
+        let url: Uri = format!("http://fickle.example:{port}/").parse().unwrap();
+        for attempt in 0..10 {
+            match connector.call(url.clone()).await {
+                Ok(stream) => assert_eq!(stream.inner().peer_addr().unwrap(), open.local_addr().unwrap()),
+                Err(error) => assert_eq!((error.code(), attempt % 2), ("forbidden_address", 1)),
+            }
+        }
+        assert_eq!(resolver.0.load(Ordering::SeqCst), 10, "it is asked once for each connection");
+        assert_eq!(closed.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody came");
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@
 //! - `headers`: which headers a caller may set, checked when work is accepted.
 //! - `url`: which URLs may be called, checked when work is accepted and again on every call.
 //! - `client`: the call itself: the pool, the deadline, the sending.
-//! - `connect`: name look-up, address filter, TCP.
+//! - `connect`: name look-up (`resolve`), address filter, TCP.
 //! - `address`: the address filter, a pure judgement on one IP address.
 //! - `tls`: trust roots and the handshake.
 //! - `answer`: reading the answer up to its cap.
@@ -27,6 +27,7 @@ mod client;
 mod connect;
 mod error;
 mod headers;
+mod resolve;
 mod retry_after;
 mod tls;
 mod url;
@@ -36,5 +37,6 @@ pub use answer::Answer;
 pub use client::{Client, ClientConfig};
 pub use error::{CallError, ClientError, RequestProblem};
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
+pub use resolve::{LookUp, Resolve, SystemResolver};
 pub use retry_after::{RETRY_AFTER_MAX, parse_retry_after};
 pub use url::{URL_BYTES_MAX, UrlProblem};

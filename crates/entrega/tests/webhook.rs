@@ -1,6 +1,7 @@
 //! Events of mails, from the change of state to an endpoint that checks the signature.
 
 mod webhook {
+    mod addresses;
     mod answers;
     mod discarding;
     mod events;

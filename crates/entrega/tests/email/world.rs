@@ -77,6 +77,11 @@ impl Gateway {
 
     /// With a configuration of its own; the store's is added.
     pub async fn with(kind: Kind, config: &str) -> Gateway {
+        Gateway::changed(kind, config, |_, _| {}).await
+    }
+
+    /// The same, with an engine that was changed before it runs.
+    pub async fn changed(kind: Kind, config: &str, change: impl FnOnce(&mut Engine, &Config)) -> Gateway {
         let folder = tempfile::tempdir().unwrap();
         let redis = match kind {
             Kind::Memory => None,
@@ -85,7 +90,10 @@ impl Gateway {
         let store = redis.as_ref().map_or_else(|| "memory".to_owned(), RedisServer::url);
         let data = folder.path().join("data");
         let text = format!("{config}\n[store]\nkind = \"{store}\"\ndata = {data:?}\n");
-        let engine = Arc::new(Engine::open(&load(folder.path().join("entrega.toml"), &text)).await.unwrap());
+        let config = load(folder.path().join("entrega.toml"), &text);
+        let mut engine = Engine::open(&config).await.unwrap();
+        change(&mut engine, &config);
+        let engine = Arc::new(engine);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

@@ -51,13 +51,23 @@ pub struct Receiver {
     pub address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
+    location: Arc<Mutex<Option<String>>>,
 }
 
 impl Receiver {
     pub async fn start() -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let receiver =
-            Receiver { address: listener.local_addr().unwrap(), got: Arc::default(), answers: Arc::default() };
+        Receiver::start_at("127.0.0.1").await
+    }
+
+    /// At an address of its own.
+    pub async fn start_at(address: &str) -> Receiver {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let receiver = Receiver {
+            address: listener.local_addr().unwrap(),
+            got: Arc::default(),
+            answers: Arc::default(),
+            location: Arc::default(),
+        };
         let accepting = receiver.clone();
         tokio::spawn(async move {
             loop {
@@ -77,7 +87,11 @@ impl Receiver {
         let body = request.into_body().collect().await?.to_bytes();
         self.got.lock().push(Got { path, headers, body });
         let (status, said) = self.answers.lock().pop_front().unwrap_or((200, THANKS.into()));
-        Ok(Response::builder().status(status).body(Full::from(said)).unwrap())
+        let mut response = Response::builder().status(status);
+        if let Some(location) = self.location.lock().as_deref() {
+            response = response.header("location", location);
+        }
+        Ok(response.body(Full::from(said)).unwrap())
     }
 
     /// The next answers; then 200.
@@ -88,6 +102,11 @@ impl Receiver {
     /// The next answers with what they say; then 200.
     pub fn says(&self, answers: &[(u16, &str)]) {
         *self.answers.lock() = answers.iter().map(|(status, said)| (*status, (*said).to_owned())).collect();
+    }
+
+    /// Names another place in every answer from now on.
+    pub fn points_to(&self, url: &str) {
+        *self.location.lock() = Some(url.to_owned());
     }
 
     pub fn url(&self, path: &str) -> String {
