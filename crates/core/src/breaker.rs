@@ -1,10 +1,30 @@
 //! Breaker: stops calling what is down, asks again with one probe, comes back gently.
-//! Invariant: while open nothing starts; half-open, one probe at a time, and a probe that never comes back times out.
+//! Invariant: while open nobody is called; half-open, one probe at a time, and a probe that never comes back times out.
 //! Never: counts what says nothing about the destination (4xx, our own refusals).
 
 use std::time::Duration;
 
 use crate::time::Time;
+
+/// What becomes of jobs whose destination is not to be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WhenOpen {
+    /// They wait until it may be called again.
+    #[default]
+    Hold,
+    /// They are handed out at once, for a channel that can answer them without a call.
+    Pass,
+}
+
+impl WhenOpen {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            WhenOpen::Hold => "hold",
+            WhenOpen::Pass => "pass",
+        }
+    }
+}
 
 /// When to open and for how long.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +35,8 @@ pub struct BreakerPolicy {
     pub open: Duration,
     /// How long a probe may take.
     pub probe_timeout: Duration,
+    /// What becomes of jobs meanwhile.
+    pub when_open: WhenOpen,
 }
 
 /// The state, as shown to people.
@@ -57,6 +79,19 @@ pub enum Pass {
     AfterSettle,
 }
 
+/// How a breaker stands, and how often it has changed since it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerFigures {
+    /// The state now.
+    pub state: BreakerState,
+    /// How often it opened.
+    pub opened: u64,
+    /// How often a probe was started.
+    pub half_opened: u64,
+    /// How often a probe closed it.
+    pub closed: u64,
+}
+
 /// One destination's health.
 #[derive(Clone, Debug)]
 pub struct Breaker {
@@ -64,12 +99,16 @@ pub struct Breaker {
     state: State,
     /// How many may run at once while it recovers; doubles with each success.
     ramp: u32,
+    opened: u64,
+    half_opened: u64,
+    closed: u64,
 }
 
 impl Breaker {
     /// Closed.
     pub fn new(policy: BreakerPolicy) -> Breaker {
-        Breaker { policy, state: State::Closed { failures: 0 }, ramp: u32::MAX }
+        let state = State::Closed { failures: 0 };
+        Breaker { policy, state, ramp: u32::MAX, opened: 0, half_opened: 0, closed: 0 }
     }
 
     /// Whether a call may start at `now` with `running` others under way.
@@ -87,6 +126,7 @@ impl Breaker {
         let is_probe = !matches!(self.state, State::Closed { .. });
         if is_probe {
             self.state = State::Probing { deadline: now + self.policy.probe_timeout };
+            self.half_opened += 1;
         }
         is_probe
     }
@@ -101,6 +141,7 @@ impl Breaker {
             State::Probing { .. } => {
                 self.ramp = 1;
                 self.state = State::Closed { failures: 0 };
+                self.closed += 1;
             }
             // A straggler from before it opened says nothing about now.
             State::Open { .. } => {}
@@ -115,7 +156,10 @@ impl Breaker {
             State::Open { .. } => false,
         };
         match (opens, &mut self.state) {
-            (true, state) => *state = State::Open { until: now + self.policy.open },
+            (true, state) => {
+                *state = State::Open { until: now + self.policy.open };
+                self.opened += 1;
+            }
             (false, State::Closed { failures }) => *failures += 1,
             (false, _) => {}
         }
@@ -137,6 +181,17 @@ impl Breaker {
             State::Open { .. } | State::Probing { .. } => BreakerState::HalfOpen,
         }
     }
+
+    /// What becomes of jobs while it lets nobody through.
+    pub fn when_open(&self) -> WhenOpen {
+        self.policy.when_open
+    }
+
+    /// The state at `now`, and the counts.
+    pub fn figures(&self, now: Time) -> BreakerFigures {
+        let Breaker { opened, half_opened, closed, .. } = *self;
+        BreakerFigures { state: self.state(now), opened, half_opened, closed }
+    }
 }
 
 #[cfg(test)]
@@ -146,9 +201,12 @@ mod tests {
     const NOW: Time = Time::from_millis(1_000_000);
 
     fn breaker() -> Breaker {
-        let policy =
-            BreakerPolicy { failures: 3, open: Duration::from_secs(30), probe_timeout: Duration::from_secs(10) };
-        Breaker::new(policy)
+        Breaker::new(BreakerPolicy {
+            failures: 3,
+            open: Duration::from_secs(30),
+            probe_timeout: Duration::from_secs(10),
+            when_open: WhenOpen::Hold,
+        })
     }
 
     fn opened() -> Breaker {
@@ -210,5 +268,22 @@ mod tests {
         breaker.succeed();
         assert!(!breaker.fail(NOW));
         assert!(matches!(breaker.state(NOW), BreakerState::Open(_)));
+    }
+
+    #[test]
+    fn every_change_of_state_is_counted_once() {
+        let later = NOW + Duration::from_secs(30);
+        let mut breaker = opened();
+        breaker.fail(NOW);
+        breaker.start(later);
+        breaker.fail(later);
+        let latest = later + Duration::from_secs(30);
+        breaker.start(latest);
+        breaker.give_up_probe(latest);
+        breaker.start(latest);
+        breaker.succeed();
+        breaker.succeed();
+        let counted = BreakerFigures { state: BreakerState::Closed, opened: 2, half_opened: 3, closed: 1 };
+        assert_eq!(breaker.figures(latest), counted);
     }
 }

@@ -37,19 +37,30 @@ impl CadencePolicy {
     }
 }
 
+/// How fast a cadence goes, and how often it was slowed down since it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CadenceFigures {
+    /// The interval now.
+    pub interval: Duration,
+    /// How often it was slowed down.
+    pub penalties: u64,
+}
+
 /// The pace of a lane.
 #[derive(Clone, Debug)]
 pub struct Cadence {
     policy: CadencePolicy,
     interval: Duration,
     next: Time,
+    /// What `next` would be had the last start not been.
+    without_last: Time,
     penalties: u64,
 }
 
 impl Cadence {
     /// At its initial interval, the first tick free.
     pub fn new(policy: CadencePolicy) -> Cadence {
-        Cadence { interval: policy.initial, policy, next: Time::ZERO, penalties: 0 }
+        Cadence { interval: policy.initial, policy, next: Time::ZERO, without_last: Time::ZERO, penalties: 0 }
     }
 
     /// From when on the next start is allowed.
@@ -62,14 +73,32 @@ impl Cadence {
         self.interval
     }
 
-    /// How often it was slowed down.
-    pub fn penalties(&self) -> u64 {
-        self.penalties
+    /// The interval now, and the count.
+    pub fn figures(&self) -> CadenceFigures {
+        CadenceFigures { interval: self.interval, penalties: self.penalties }
     }
 
     /// Records a start.
     pub fn start(&mut self, now: Time) {
+        self.without_last = self.next;
         self.next = now + self.interval;
+    }
+
+    /// Forgets the last start: its tick may be taken again.
+    pub fn give_back(&mut self) {
+        self.next = self.without_last;
+    }
+
+    /// Goes on where another left off, with its next tick, but waits no longer than the longest interval from `now`: the
+    /// clock may have been set back since.
+    pub fn resume_with(&mut self, now: Time, next: Time) {
+        self.next = next.min(now + self.policy.max);
+        self.without_last = self.next;
+    }
+
+    /// Behaves as if a tick had been taken at `now`: after a restart nobody remembers the last one.
+    pub fn assume_spent(&mut self, now: Time) {
+        self.resume_with(now, now + self.interval);
     }
 
     /// Learns from an answer: additive faster, multiplicative slower.
@@ -78,6 +107,8 @@ impl Cadence {
             self.penalties += 1;
             self.interval = self.interval.mul_f64(self.policy.penalty).min(self.policy.max);
             self.next = self.next.max(now + self.interval);
+            // A start that is given back does not take the penalty along.
+            self.without_last = self.without_last.max(now + self.interval);
         } else if worked {
             self.interval = self.interval.saturating_sub(self.policy.step).max(self.policy.min);
         }
@@ -101,7 +132,34 @@ mod tests {
             cadence.learn(now, false, true, Duration::ZERO);
         }
         assert_eq!(cadence.interval(), Duration::from_millis(100));
-        assert_eq!(cadence.penalties(), 1);
+        assert_eq!(cadence.figures(), CadenceFigures { interval: Duration::from_millis(100), penalties: 1 });
+    }
+
+    #[test]
+    fn a_tick_that_is_given_back_can_be_taken_again_but_a_penalty_stays() {
+        let at = Time::from_millis;
+        let mut cadence = Cadence::new(CadencePolicy::starting_at(Duration::from_secs(1)));
+        cadence.start(at(5_000));
+        cadence.start(at(6_000));
+        cadence.give_back();
+        assert_eq!(cadence.next_start(), at(6_000));
+        cadence.start(at(6_500));
+        cadence.learn(at(6_600), true, false, Duration::ZERO);
+        cadence.give_back();
+        assert_eq!((cadence.next_start(), cadence.interval()), (at(8_600), Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_cadence_that_is_resumed_waits_for_its_tick_but_no_longer_than_the_longest_interval() {
+        let at = Time::from_millis;
+        for (next, expected) in [(at(5_400), at(5_400)), (at(3_600_000), at(65_000)), (Time::ZERO, Time::ZERO)] {
+            let mut cadence = Cadence::new(CadencePolicy::starting_at(Duration::from_secs(1)));
+            cadence.resume_with(at(5_000), next);
+            assert_eq!(cadence.next_start(), expected);
+        }
+        let mut cadence = Cadence::new(CadencePolicy::starting_at(Duration::from_secs(1)));
+        cadence.assume_spent(at(5_000));
+        assert_eq!(cadence.next_start(), at(6_000));
     }
 
     proptest! {

@@ -222,4 +222,8 @@ pub enum Lesson {
     Slower(Option<Duration>),
     /// Nothing: the attempt never reached it.
     Nothing,
+    /// Nothing, and nobody asked: the attempt went past the gates, so whatever they know stays as it is.
+    Apart,
+    /// Nothing, and nobody was called: the start that was taken for it is given back.
+    Unused,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
-use crate::breaker::BreakerPolicy;
+use crate::breaker::{BreakerPolicy, WhenOpen};
 use crate::cadence::CadencePolicy;
 use crate::classify::{Dialect, Rule};
 use crate::throttle::THROTTLE_MAX_REQUESTS_MAX;
@@ -154,11 +154,18 @@ pub struct LanePolicy {
     pub dead_letters: DeadLetterPolicy,
 }
 
+/// The most that a penalty multiplies a cadence's interval by.
+pub const CADENCE_PENALTY_MAX: f64 = 100.0;
+
 /// The longest a `Retry-After` can hold a job.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
 const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
+}
+
+const fn breaker(open: Duration, probe_timeout: Duration) -> BreakerPolicy {
+    BreakerPolicy { failures: 5, open, probe_timeout, when_open: WhenOpen::Hold }
 }
 
 impl LanePolicy {
@@ -194,7 +201,7 @@ impl LanePolicy {
             concurrency: 5,
             tenant_concurrency: 5,
             throttle: Some(ThrottlePolicy { max_requests: 100, per: seconds(60), scope: Scope::Lane }),
-            breaker: Some((BreakerPolicy { failures: 5, open: seconds(30), probe_timeout: seconds(30) }, Scope::Lane)),
+            breaker: Some((breaker(seconds(30), seconds(30)), Scope::Lane)),
             dialect: Dialect::Email,
             rules: Dialect::Email.rules(),
             ..LanePolicy::http()
@@ -211,7 +218,7 @@ impl LanePolicy {
             ttl: None,
             concurrency: 512,
             tenant_concurrency: 4,
-            breaker: Some((BreakerPolicy { failures: 5, open: seconds(60), probe_timeout: seconds(5) }, Scope::Tenant)),
+            breaker: Some((breaker(seconds(60), seconds(5)), Scope::Tenant)),
             dialect: Dialect::Webhook,
             rules: Dialect::Webhook.rules(),
             ..LanePolicy::http()
@@ -274,16 +281,42 @@ impl LanePolicy {
             limit("breaker.failures", breaker.failures.into(), 1, 1_000_000)?;
             limit("breaker.open in ms", breaker.open.as_millis(), 1, 86_400_000)?;
         }
+        if let Some(cadence) = &self.cadence {
+            check_cadence(cadence)?;
+        }
+        if self.passes_when_open() && self.has_tenant_scope() {
+            return Err(BadPolicy::PassNeedsLane);
+        }
         match self.fairness.enable_round_robin || !self.has_tenant_gates() {
             true => Ok(()),
             false => Err(BadPolicy::GatesNeedTurns),
         }
     }
 
-    fn has_tenant_gates(&self) -> bool {
+    /// Whether jobs go past its breaker while that is open.
+    pub fn passes_when_open(&self) -> bool {
+        self.breaker.as_ref().is_some_and(|(breaker, _)| breaker.when_open == WhenOpen::Pass)
+    }
+
+    fn has_tenant_scope(&self) -> bool {
         let throttled = self.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
         let broken = self.breaker.as_ref().is_some_and(|(_, scope)| *scope == Scope::Tenant);
-        throttled || broken || self.tenant_concurrency < self.concurrency
+        throttled || broken
+    }
+
+    fn has_tenant_gates(&self) -> bool {
+        self.has_tenant_scope() || self.tenant_concurrency < self.concurrency
+    }
+}
+
+fn check_cadence(cadence: &CadencePolicy) -> Result<(), BadPolicy> {
+    limit("cadence.initial in ms", cadence.initial.as_millis(), 1, 86_400_000)?;
+    limit("cadence.max in ms", cadence.max.as_millis(), 1, 86_400_000)?;
+    let is_ordered = !cadence.min.is_zero() && cadence.min <= cadence.initial && cadence.initial <= cadence.max;
+    match (is_ordered, (1.0..=CADENCE_PENALTY_MAX).contains(&cadence.penalty)) {
+        (false, _) => Err(BadPolicy::CadenceBounds),
+        (_, false) => Err(BadPolicy::CadencePenalty),
+        _ => Ok(()),
     }
 }
 
@@ -315,6 +348,18 @@ pub enum BadPolicy {
          tenant_concurrency to concurrency, or leave turns on"
     )]
     GatesNeedTurns,
+    /// Whoever is held by a gate of their own cannot be let past the lane's.
+    #[error(
+        "breaker.when_open = \"pass\": an open breaker lets jobs past the lane's own gates only; write scope = \"lane\" \
+         for breaker and throttle, or when_open = \"hold\""
+    )]
+    PassNeedsLane,
+    /// An interval outside its own bounds.
+    #[error("cadence: must have min, initial and max in ascending order, min above zero")]
+    CadenceBounds,
+    /// A penalty that makes it faster, or stops it.
+    #[error("cadence.penalty: must be from 1 to {CADENCE_PENALTY_MAX}")]
+    CadencePenalty,
 }
 
 #[cfg(test)]
@@ -343,6 +388,37 @@ mod tests {
         let mut policy = LanePolicy::webhook();
         policy.fairness.enable_round_robin = false;
         assert_eq!(policy.check(), Err(BadPolicy::GatesNeedTurns));
+    }
+
+    #[test]
+    fn jobs_pass_only_the_gates_of_their_lane() {
+        let mut policy = LanePolicy { throttle: LanePolicy::email().throttle, ..LanePolicy::webhook() };
+        let pass = |policy: &mut LanePolicy, breaker_scope, throttle_scope| {
+            let (breaker, scope) = policy.breaker.as_mut().unwrap();
+            (breaker.when_open, *scope) = (WhenOpen::Pass, breaker_scope);
+            policy.throttle.as_mut().unwrap().scope = throttle_scope;
+            policy.check()
+        };
+        assert_eq!(pass(&mut policy, Scope::Lane, Scope::Lane), Ok(()));
+        assert_eq!(pass(&mut policy, Scope::Tenant, Scope::Lane), Err(BadPolicy::PassNeedsLane));
+        assert_eq!(pass(&mut policy, Scope::Lane, Scope::Tenant), Err(BadPolicy::PassNeedsLane));
+    }
+
+    #[test]
+    fn a_cadence_stays_within_bounds_that_make_sense() {
+        let checked = |change: fn(&mut CadencePolicy)| {
+            let mut policy = LanePolicy::proxy();
+            policy.cadence.iter_mut().for_each(change);
+            policy.check()
+        };
+        assert_eq!(checked(|_| {}), Ok(()));
+        assert_eq!(checked(|cadence| cadence.min = seconds(2)), Err(BadPolicy::CadenceBounds));
+        assert_eq!(checked(|cadence| cadence.min = Duration::ZERO), Err(BadPolicy::CadenceBounds));
+        assert_eq!(checked(|cadence| cadence.max = Duration::from_millis(999)), Err(BadPolicy::CadenceBounds));
+        assert_eq!(checked(|cadence| cadence.penalty = 0.5), Err(BadPolicy::CadencePenalty));
+        assert_eq!(checked(|cadence| cadence.penalty = f64::NAN), Err(BadPolicy::CadencePenalty));
+        assert!(matches!(checked(|cadence| cadence.initial = Duration::ZERO), Err(BadPolicy::OutOfRange { .. })));
+        assert!(matches!(checked(|cadence| cadence.max = seconds(86_401)), Err(BadPolicy::OutOfRange { .. })));
     }
 
     #[test]

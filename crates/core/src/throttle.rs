@@ -41,6 +41,11 @@ impl Throttle {
         self.starts.push_back(now);
     }
 
+    /// Forgets the last start. One that had to leave for it was a period ago and holds nobody back.
+    pub fn give_back(&mut self) {
+        self.starts.pop_back();
+    }
+
     /// The starts that still count at `now`, oldest first.
     pub fn starts(&self, now: Time) -> impl Iterator<Item = Time> + '_ {
         self.starts.iter().copied().filter(move |start| *start + self.per > now)
@@ -121,6 +126,18 @@ mod tests {
         let mut throttle = Throttle::new(1, Duration::from_secs(1));
         throttle.resume_with(Time::from_millis(5_000), &[Time::from_millis(3_600_000)]);
         assert_eq!(throttle.next_start(), Time::from_millis(6_000));
+    }
+
+    #[test]
+    fn a_start_that_is_given_back_can_be_made_again() {
+        let at = Time::from_millis;
+        let mut throttle = Throttle::new(2, Duration::from_secs(1));
+        [1_000, 1_500, 2_000].into_iter().for_each(|start| throttle.start(at(start)));
+        assert_eq!(throttle.next_start(), at(2_500));
+        throttle.give_back();
+        assert_eq!(throttle.next_start(), Time::ZERO);
+        throttle.start(at(2_100));
+        assert_eq!(throttle.next_start(), at(2_500), "the one before it counts as it did");
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Engine {
         };
         let mut attempts = claimed.history;
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let lesson = lesson(&outcome, &transition, now);
+        let lesson = if claimed.past_breaker { Lesson::Apart } else { lesson(&outcome, &transition, now) };
         let job = claimed.job;
         let said = said(&job, &outcome);
         let Kept { answer, mail, mut causes } = kept(outcome, &transition);

@@ -277,7 +277,7 @@ fn rules_of_ones_own_come_before_those_of_the_dialect() {
 #[test]
 fn a_refusal_says_where_what_and_how_it_would_be_right() {
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
-    let table: [Case<'_>; 17] = [
+    let table: [Case<'_>; 22] = [
         ("[lanes.http]\nretri = 1", &[], &["entrega.toml", "'lanes.http.retri'", "did you mean 'lanes.http.retry'?"]),
         ("[lanes.http.retri]\nx = 1", &[], &["entrega.toml", "'lanes.http.retri'"]),
         ("[sever]\nlisten = 'x'", &[], &["'sever'", "did you mean 'server'?"]),
@@ -287,6 +287,11 @@ fn a_refusal_says_where_what_and_how_it_would_be_right() {
         ("lanes.http.timeout = 5", &[], &["lanes.http.timeout = 5", "a duration"]),
         ("server.connections_max = 'many'", &[], &["server.connections_max = \"many\"", "from 1 to 1000000"]),
         ("", &[("ENTREGA_SERVER__LISTEN", "here")], &["ENTREGA_SERVER__LISTEN:", "\"here\"", "127.0.0.1:8080"]),
+        ("lanes.http.breaker = { failures = 1, open = '1s', when_open = 'run' }", &[], &["\"hold\" or \"pass\""]),
+        ("lanes.webhook.breaker.when_open = 'pass'", &[], &["lane 'webhook'", "when_open", "scope = \"lane\""]),
+        ("lanes.http.cadence = { initial = '1s', min = '2s' }", &[], &["lanes.http.cadence.min", "as `initial`"]),
+        ("lanes.http.cadence = { initial = '1s', penalty = 0.5 }", &[], &["cadence.penalty = 0.5", "from 1 to 100"]),
+        ("lanes.http.cadence = { initial = '48h' }", &[], &["lane 'http'", "cadence.initial in ms"]),
         ("lanes.http.on_full = 'explode'", &[], &["\"refuse\" or \"preempt\""]),
         ("lanes.http.retry.jitter = 1.5", &[], &["lanes.http.retry.jitter = 1.5", "from 0 to 1"]),
         ("[lanes.\"a:b\"]\nthrottle = { per = '1s' }", &[], &["lanes.\"a:b\".throttle.max_requests is missing"]),
@@ -347,7 +352,8 @@ fn what_is_printed_loads_again_to_the_same() {
         classify = [{ status = ['409'], code = ['timeout'], header = 'x', message = \"it's\", verdict = 'success' }]\n\
         throttle = { max_requests = 9, per = '1m', scope = 'tenant' }\n\
         breaker = { failures = 5, open = '30s' }\n\
-        [lanes.\"erp:calls\"]\ncadence = { initial = '7ms' }\non_exhausted = 'blocked'\non_full = 'preempt'\n\
+        [lanes.\"erp:calls\"]\nbreaker = { failures = 5, open = '30s', when_open = 'pass' }\n\
+        cadence = { initial = '7ms', min = '3ms', max = '4s', slow_after = '1s', step = '1ms', penalty = 1.5 }\non_exhausted = 'blocked'\non_full = 'preempt'\n\
         dialect = 'connector'\nretry.jitter = 0.1\n";
     for file in ["", rich] {
         let config = load(file, &[]).unwrap();

@@ -10,12 +10,14 @@ use async_trait::async_trait;
 use entrega::channel::Channel;
 use entrega::dispatch::RunError;
 use entrega::intake::{OnceKey, Taken};
+use entrega::settle::Attempted;
 use entrega::store::ClaimedJob;
 use entrega::store::local::{Batch, Disk, DiskError, HeapDisk, Order, Table, Visit};
+use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::job::JobState;
-use entrega_core::outcome::Outcome;
-use entrega_core::policy::{LanePolicy, OnExhausted};
+use entrega_core::outcome::{Answer, Fault, FaultKind, Lesson, Outcome};
+use entrega_core::policy::{LanePolicy, OnExhausted, Scope};
 
 use self::world::{Parts, Reply, World, lane, quick_policy};
 
@@ -147,6 +149,75 @@ async fn a_channel_that_panics_fails_its_job_and_nothing_else() {
     assert_eq!((view.state, view.attempts[0].code.as_str()), (JobState::Dlq, "crashed"));
     assert!(view.reason.unwrap().contains("a bug in a channel"));
     world.stop().await.unwrap();
+}
+
+/// Reaches nobody, but knows an answer of its own for what was let past the breaker.
+struct Remembers;
+
+#[async_trait]
+impl Channel for Remembers {
+    async fn attempt(&self, job: &ClaimedJob, _: tokio::time::Instant) -> Outcome {
+        match job.past_breaker {
+            true => Outcome::Answer(Answer {
+                status: http::StatusCode::OK,
+                headers: http::HeaderMap::new(),
+                body: bytes::Bytes::from_static(b"as of yesterday"),
+                truncated: false,
+                retry_after: None,
+            }),
+            false => Outcome::Fault(Fault { kind: FaultKind::Connect, message: "nobody there".into() }),
+        }
+    }
+
+    fn answers_alone(&self) -> bool {
+        true
+    }
+}
+
+fn passing_policy() -> LanePolicy {
+    let hour = Duration::from_hours(1);
+    let breaker = BreakerPolicy { failures: 1, open: hour, probe_timeout: hour, when_open: WhenOpen::Pass };
+    let mut policy = LanePolicy { breaker: Some((breaker, Scope::Lane)), ..quick_policy() };
+    policy.retry.attempts = 1;
+    policy
+}
+
+#[tokio::test]
+async fn while_a_destination_is_down_jobs_are_answered_without_a_call() {
+    let parts = Parts { policy: passing_policy(), channel: Some(Arc::new(Remembers)), ..Parts::default() };
+    let world = World::start(parts, |_| Reply::Status(200)).await;
+    let first = world.submit("acme", vec![world.job("/")]).await[0];
+    assert_eq!(world.end_of(first).await.state, JobState::Dlq);
+    for id in world.submit("acme", vec![world.job("/"); 20]).await {
+        let view = world.end_of(id).await;
+        assert_eq!((view.state, &view.result.unwrap().body.0[..]), (JobState::Done, &b"as of yesterday"[..]));
+    }
+    let breaker = world.engine.store.lanes().await.unwrap()[0].breaker.unwrap();
+    assert_eq!((breaker.state.as_str(), breaker.opened, breaker.half_opened), ("open", 1, 0));
+    world.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn from_what_was_let_past_nobody_learns() {
+    let engine = world::engine(Parts::default());
+    let world = World::start(Parts::default(), |_| Reply::Status(200)).await;
+    engine.submit(&world::tenant("acme"), vec![world.job("/"); 2]).await;
+    for (claimed, past_breaker) in engine.store.claim(&lane(), 2).await.unwrap().jobs.into_iter().zip([false, true]) {
+        let outcome = Outcome::Fault(Fault { kind: FaultKind::Connect, message: "nobody there".into() });
+        let claimed = ClaimedJob { past_breaker, ..claimed };
+        let attempted = Attempted { claimed, started_at: engine.clock.now(), took: Duration::ZERO, outcome };
+        let lesson = engine.settlement(&quick_policy(), attempted).lesson;
+        assert_eq!(lesson, if past_breaker { Lesson::Apart } else { Lesson::Down });
+    }
+}
+
+/// An HTTP channel would call what is down, and no throttle would count it.
+#[tokio::test]
+async fn jobs_are_let_past_only_to_a_channel_that_answers_alone() {
+    let parts = Parts { policy: passing_policy(), ..Parts::default() };
+    let error = World::start(parts, |_| Reply::Status(200)).await.ended().await.unwrap_err();
+    assert!(matches!(error, RunError::CannotPass { .. }), "{error}");
+    assert!(error.to_string().contains("lane 'http'") && error.to_string().contains("when_open = \"hold\""));
 }
 
 /// A disk that stops writing when told.

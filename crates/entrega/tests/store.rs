@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - `fixture`: the world of a scenario; `worlds`: one line per store
-//! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes
+//! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes;
+//!   `passing`: jobs that go past an open breaker
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
 //!   `endpoints`: where webhooks go
@@ -28,6 +29,7 @@ mod store {
     mod fixture;
     mod listing;
     mod mail;
+    mod passing;
     mod registry;
     mod repeating;
     mod replaying;

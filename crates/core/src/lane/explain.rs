@@ -2,12 +2,11 @@
 //! Invariant: reading changes nothing.
 //! Never: walks the jobs; sizes are kept as they change.
 
-use std::time::Duration;
-
 use super::Lane;
 use super::gate::{GateKind, Hold};
 use super::slab::{Entry, NONE, Place, Slot};
-use crate::breaker::BreakerState;
+use crate::breaker::BreakerFigures;
+use crate::cadence::CadenceFigures;
 use crate::id::JobId;
 use crate::job::{JobState, Priority};
 use crate::name::TenantName;
@@ -136,7 +135,7 @@ impl Lane {
             if entry.due > now {
                 holds.push(Hold { gate: GateKind::Delay, until: Some(entry.due) });
             }
-            holds.extend(self.hold(now).filter(|hold| hold.gate != GateKind::Paused));
+            holds.extend(self.way(now).hold().filter(|hold| hold.gate != GateKind::Paused));
             holds.extend(self.turns.hold(now, entry.tenant));
             if holds.is_empty() {
                 holds.push(Hold { gate: GateKind::Turn, until: None });
@@ -158,17 +157,17 @@ impl Lane {
 
     /// What holds the whole lane, if anything.
     pub fn held_by(&self, now: Time) -> Option<Hold> {
-        self.hold(now)
+        self.way(now).hold()
     }
 
-    /// The state of the lane's breaker, where it has one.
-    pub fn breaker_state(&self, now: Time) -> Option<BreakerState> {
-        self.gate.as_ref()?.breaker_state(now)
+    /// How the lane's breaker stands, where it has one.
+    pub fn breaker(&self, now: Time) -> Option<BreakerFigures> {
+        self.gate.as_ref()?.breaker_figures(now)
     }
 
-    /// The current tick, where the lane has a cadence.
-    pub fn interval(&self) -> Option<Duration> {
-        self.gate.as_ref()?.interval()
+    /// How the lane's cadence stands, where it has one.
+    pub fn cadence(&self) -> Option<CadenceFigures> {
+        self.gate.as_ref()?.cadence_figures()
     }
 
     /// The figures of one tenant.

@@ -1,11 +1,12 @@
 //! A gate: whatever may hold jobs back, before a lane or before one tenant.
 //! Invariant: a shut gate holds; it uses up no attempt and loses nothing.
-//! Never: polls; a hold says until when, or that a settlement will open it.
+//! Never: polls; a hold says until when, or that a settlement will open it. Counts what went past it.
 
 use std::time::Duration;
 
-use crate::breaker::{Breaker, BreakerState, Pass};
-use crate::cadence::Cadence;
+use crate::breaker::{Breaker, BreakerFigures, Pass, WhenOpen};
+use crate::cadence::{Cadence, CadenceFigures};
+use crate::id::JobId;
 use crate::outcome::Lesson;
 use crate::policy::{LanePolicy, RETRY_AFTER_MAX, Scope};
 use crate::throttle::Throttle;
@@ -73,6 +74,26 @@ pub struct Hold {
     pub until: Option<Time>,
 }
 
+/// How a job leaves, if it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Through the gate, which counts it.
+    Through,
+    /// Past it: the destination is down and is not going to be called.
+    Past,
+    /// Not now.
+    Held(Hold),
+}
+
+impl Way {
+    pub(super) fn hold(self) -> Option<Hold> {
+        match self {
+            Way::Held(hold) => Some(hold),
+            Way::Through | Way::Past => None,
+        }
+    }
+}
+
 /// Throttle, cadence, breaker and a pause the destination asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
@@ -80,6 +101,8 @@ pub(super) struct Gate {
     cadence: Option<Cadence>,
     breaker: Option<Breaker>,
     not_before: Time,
+    /// Whose the last start is.
+    last: Option<JobId>,
 }
 
 impl Gate {
@@ -91,25 +114,31 @@ impl Gate {
         let breaker = breaker.map(|(breaker, _)| Breaker::new(breaker.clone()));
         let cadence = policy.cadence.clone().filter(|_| scope == Scope::Lane).map(Cadence::new);
         let holds = throttle.is_some() || breaker.is_some() || cadence.is_some();
-        holds.then_some(Gate { throttle, cadence, breaker, not_before: Time::ZERO })
+        holds.then_some(Gate { throttle, cadence, breaker, not_before: Time::ZERO, last: None })
     }
 
-    /// What holds a start at `now`, if anything.
-    pub(super) fn hold(&self, now: Time, running: u32) -> Option<Hold> {
+    /// How a job may leave at `now` with `running` others under way that came through here.
+    pub(super) fn way(&self, now: Time, running: u32) -> Way {
         let until = |gate, time: Time| (now < time).then_some(Hold { gate, until: Some(time) });
         let breaker = || match self.breaker.as_ref()?.pass(now, running) {
             Pass::Free => None,
             Pass::Until(time) => until(GateKind::Breaker, time),
             Pass::AfterSettle => Some(Hold { gate: GateKind::Breaker, until: None }),
         };
-        breaker()
-            .or_else(|| until(GateKind::RetryAfter, self.not_before))
-            .or_else(|| until(GateKind::Throttle, self.throttle.as_ref()?.next_start()))
-            .or_else(|| until(GateKind::Cadence, self.cadence.as_ref()?.next_start()))
+        let passes = || self.breaker.as_ref().is_some_and(|breaker| breaker.when_open() == WhenOpen::Pass);
+        let hold = match breaker() {
+            Some(_) if passes() => return Way::Past,
+            hold => hold
+                .or_else(|| until(GateKind::RetryAfter, self.not_before))
+                .or_else(|| until(GateKind::Throttle, self.throttle.as_ref()?.next_start()))
+                .or_else(|| until(GateKind::Cadence, self.cadence.as_ref()?.next_start())),
+        };
+        hold.map_or(Way::Through, Way::Held)
     }
 
-    /// Records a start.
-    pub(super) fn start(&mut self, now: Time) {
+    /// Records the start of a job.
+    pub(super) fn start(&mut self, now: Time, id: JobId) {
+        self.last = Some(id);
         if let Some(throttle) = &mut self.throttle {
             throttle.start(now);
         }
@@ -121,8 +150,16 @@ impl Gate {
         }
     }
 
-    /// Learns from an outcome.
-    pub(super) fn learn(&mut self, now: Time, lesson: Lesson, took: Duration) {
+    /// Learns from the outcome of a job.
+    pub(super) fn learn(&mut self, now: Time, id: JobId, lesson: Lesson, took: Duration) {
+        match lesson {
+            Lesson::Apart => {}
+            Lesson::Unused => self.give_back(now, id),
+            Lesson::Up | Lesson::Down | Lesson::Slower(_) | Lesson::Nothing => self.learn_from_call(now, lesson, took),
+        }
+    }
+
+    fn learn_from_call(&mut self, now: Time, lesson: Lesson, took: Duration) {
         if let Lesson::Slower(Some(pause)) = lesson {
             self.not_before = self.not_before.max(now + pause.min(RETRY_AFTER_MAX));
         }
@@ -135,9 +172,34 @@ impl Gate {
                 Lesson::Down => {
                     breaker.fail(now);
                 }
-                Lesson::Nothing => breaker.give_up_probe(now),
+                _ => breaker.give_up_probe(now),
             }
         }
+    }
+
+    /// Gives back the start of a job that called nobody, unless others started since: what they waited for cannot be
+    /// undone. A probe is the last start for as long as it is under way.
+    fn give_back(&mut self, now: Time, id: JobId) {
+        if self.last != Some(id) {
+            return;
+        }
+        if let Some(throttle) = &mut self.throttle {
+            throttle.give_back();
+        }
+        if let Some(cadence) = &mut self.cadence {
+            cadence.give_back();
+        }
+        if let Some(breaker) = &mut self.breaker {
+            breaker.give_up_probe(now);
+        }
+    }
+
+    pub(super) fn cadence(&self) -> Option<&Cadence> {
+        self.cadence.as_ref()
+    }
+
+    pub(super) fn cadence_mut(&mut self) -> Option<&mut Cadence> {
+        self.cadence.as_mut()
     }
 
     pub(super) fn throttle(&self) -> Option<&Throttle> {
@@ -152,13 +214,16 @@ impl Gate {
         if let Some(throttle) = &mut self.throttle {
             throttle.assume_spent(now);
         }
+        if let Some(cadence) = &mut self.cadence {
+            cadence.assume_spent(now);
+        }
     }
 
-    pub(super) fn breaker_state(&self, now: Time) -> Option<BreakerState> {
-        self.breaker.as_ref().map(|breaker| breaker.state(now))
+    pub(super) fn breaker_figures(&self, now: Time) -> Option<BreakerFigures> {
+        self.breaker.as_ref().map(|breaker| breaker.figures(now))
     }
 
-    pub(super) fn interval(&self) -> Option<Duration> {
-        self.cadence.as_ref().map(Cadence::interval)
+    pub(super) fn cadence_figures(&self) -> Option<CadenceFigures> {
+        self.cadence.as_ref().map(Cadence::figures)
     }
 }

@@ -19,7 +19,7 @@ pub use self::gate::{GateKind, Hold};
 pub use self::starts::Starts;
 
 use self::delays::Delays;
-use self::gate::Gate;
+use self::gate::{Gate, Way};
 use self::slab::{ARRIVALS, Entry, List, NONE, Place, Slab, Slot};
 use self::turns::Turns;
 use crate::id::JobId;
@@ -99,6 +99,8 @@ pub struct Claimed {
     pub generation: u8,
     /// Its end.
     pub expires: Time,
+    /// Whether it was let past an open breaker: its destination is not to be called.
+    pub past_breaker: bool,
 }
 
 /// What a claim gave.
@@ -144,6 +146,8 @@ pub struct Lane {
     paused: bool,
     staged: Vec<Slot>,
     sizes: LaneSizes,
+    /// How many of those that run went past the gates.
+    past: u32,
 }
 
 impl Lane {
@@ -158,6 +162,7 @@ impl Lane {
             paused: false,
             staged: Vec::new(),
             sizes: LaneSizes::default(),
+            past: 0,
             policy,
         }
     }
@@ -246,7 +251,8 @@ impl Lane {
         self.release_due(now);
         self.turns.unpark_due(now);
         while claims.jobs.len() < max && claims.expired.len() < MOVES_PER_CLAIM_MAX {
-            if let Some(hold) = self.hold(now) {
+            let way = self.way(now);
+            if let Way::Held(hold) = way {
                 claims.wake_at = hold.until;
                 return claims;
             }
@@ -254,7 +260,7 @@ impl Lane {
             if self.slab[slot].expires <= now {
                 claims.expired.push(self.take_out(slot));
             } else {
-                claims.jobs.push(self.start(now, slot));
+                claims.jobs.push(self.start(now, slot, way == Way::Past));
             }
         }
         let next = [self.delays.next_due(&self.slab), self.turns.next_unpark()].into_iter().flatten().min();
@@ -272,29 +278,33 @@ impl Lane {
         }
     }
 
-    /// What keeps the whole lane from starting anything.
-    fn hold(&self, now: Time) -> Option<Hold> {
+    /// How the next job may leave the lane, whoever's it is.
+    fn way(&self, now: Time) -> Way {
         if self.paused {
-            return Some(Hold { gate: GateKind::Paused, until: None });
+            return Way::Held(Hold { gate: GateKind::Paused, until: None });
         }
         let running = self.sizes.running();
         if running >= self.policy.concurrency {
-            return Some(Hold { gate: GateKind::Concurrency, until: None });
+            return Way::Held(Hold { gate: GateKind::Concurrency, until: None });
         }
-        self.gate.as_ref()?.hold(now, running)
+        self.gate.as_ref().map_or(Way::Through, |gate| gate.way(now, running - self.past))
     }
 
-    fn start(&mut self, now: Time, slot: Slot) -> Claimed {
+    fn start(&mut self, now: Time, slot: Slot, past_breaker: bool) -> Claimed {
         self.turns.dequeue(&mut self.slab, slot);
         let (tenant, priority) = (self.slab[slot].tenant, self.slab[slot].priority);
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
         self.turns.serve(now, tenant, priority);
-        if let Some(gate) = &mut self.gate {
-            gate.start(now);
-        }
         self.place(slot, Place::Running);
         let entry = &mut self.slab[slot];
         entry.attempt = entry.attempt.saturating_add(1);
+        entry.is_past = past_breaker;
+        if past_breaker {
+            self.past += 1;
+        } else {
+            let own = self.turns.tenants[tenant as usize].gate.as_deref_mut();
+            self.gate.iter_mut().chain(own).for_each(|gate| gate.start(now, entry.id));
+        }
         Claimed {
             id: entry.id,
             ticket: Ticket { slot, id: entry.id },
@@ -302,21 +312,23 @@ impl Lane {
             attempt: entry.attempt.into(),
             generation: entry.generation,
             expires: entry.expires,
+            past_breaker,
         }
     }
 
-    /// Ends an attempt. `false`, and nothing changes, if the ticket is not that of a running job.
+    /// Ends an attempt; from one that went past the gates they learn nothing, whatever it says. `false`, and nothing
+    /// changes, if the ticket is not that of a running job.
     pub fn settle(&mut self, now: Time, ticket: Ticket, next: Next, lesson: Lesson, took: Duration) -> bool {
         let Ticket { slot, id } = ticket;
         if self.slab[slot].id != id || self.slab[slot].place != Place::Running {
             return false;
         }
         let number = self.slab[slot].tenant;
-        if let Some(gate) = &mut self.gate {
-            gate.learn(now, lesson, took);
-        }
-        if let Some(gate) = &mut self.turns.tenants[number as usize].gate {
-            gate.learn(now, lesson, took);
+        if std::mem::take(&mut self.slab[slot].is_past) {
+            self.past -= 1;
+        } else {
+            let own = self.turns.tenants[number as usize].gate.as_deref_mut();
+            self.gate.iter_mut().chain(own).for_each(|gate| gate.learn(now, id, lesson, took));
         }
         self.turns.settled(number);
         match next {
@@ -377,8 +389,8 @@ impl Lane {
         self.paused
     }
 
-    /// Treats every throttle of the lane as used up at `now`: a process that starts does not know what the one before
-    /// it sent last.
+    /// Treats every throttle of the lane, and the tick of its cadence, as used up at `now`: a process that starts does
+    /// not know what the one before it sent last.
     pub fn assume_spent(&mut self, now: Time) {
         if let Some(gate) = &mut self.gate {
             gate.assume_spent(now);

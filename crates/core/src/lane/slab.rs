@@ -57,6 +57,8 @@ pub(super) struct Entry {
     pub(super) generation: u8,
     pub(super) priority: Priority,
     pub(super) place: Place,
+    /// Whether it runs past the gates.
+    pub(super) is_past: bool,
 }
 
 impl Entry {
@@ -71,6 +73,7 @@ impl Entry {
             generation: 0,
             priority,
             place: Place::Staged,
+            is_past: false,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The last starts of a lane's throttle, so that an orderly stop need not count as a throttle used up.
-//! Invariant: starts are resumed only where they say all that the throttle must know; otherwise it counts as spent.
+//! The last starts of a lane, so that an orderly stop need not count as a throttle used up or a tick taken.
+//! Invariant: starts are resumed only where they say all that the gates must know; otherwise they count as spent.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Lane;
 use super::gate::Gate;
+use crate::cadence::Cadence;
 use crate::name::TenantName;
 use crate::policy::Scope;
 use crate::time::Time;
@@ -17,13 +18,14 @@ const STARTS_MAX: usize = 200_000;
 /// The last starts of a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Starts {
-    /// Older ones were let go.
-    per: Duration,
-    scope: Scope,
+    /// Under which throttle; starts older than its period were let go.
+    throttle: Option<(Duration, Scope)>,
     lane: Vec<Time>,
     tenants: Vec<(TenantName, Vec<Time>)>,
     /// Tenants without starts count as spent at this moment.
     others_spent_at: Option<Time>,
+    /// When the cadence allows the next start.
+    next_tick: Option<Time>,
 }
 
 fn of(gate: Option<&Gate>, now: Time) -> Vec<Time> {
@@ -31,33 +33,42 @@ fn of(gate: Option<&Gate>, now: Time) -> Vec<Time> {
 }
 
 impl Lane {
-    /// The starts that still count at `now`; `None` without a throttle, or if there are too many.
+    /// The starts that still count at `now`; `None` where no gate counts them, or if there are too many.
     pub fn starts(&self, now: Time) -> Option<Starts> {
-        let throttle = self.policy.throttle.as_ref()?;
+        let throttle = self.policy.throttle.as_ref().map(|throttle| (throttle.per, throttle.scope));
+        let next_tick = self.gate.as_ref().and_then(Gate::cadence).map(Cadence::next_start);
+        if throttle.is_none() && next_tick.is_none() {
+            return None;
+        }
         let lane = of(self.gate.as_ref(), now);
         let tenants = self.turns.tenants.iter().map(|tenant| (tenant.name.clone(), of(tenant.gate.as_deref(), now)));
         let tenants: Vec<_> = tenants.filter(|(_, starts)| !starts.is_empty()).collect();
         let count = lane.len() + tenants.iter().map(|(_, starts)| starts.len()).sum::<usize>();
-        (count <= STARTS_MAX).then(|| Starts {
-            per: throttle.per,
-            scope: throttle.scope,
-            lane,
-            tenants,
-            others_spent_at: self.turns.spent_at().filter(|spent_at| *spent_at + throttle.per > now),
-        })
+        let per = throttle.map_or(Duration::ZERO, |(per, _)| per);
+        let others_spent_at = self.turns.spent_at().filter(|spent_at| *spent_at + per > now);
+        (count <= STARTS_MAX).then_some(Starts { throttle, lane, tenants, others_spent_at, next_tick })
     }
 
-    /// Goes on where a lane left off. `false`, and nothing changes, if the throttle is another now and its starts are
-    /// not known.
+    /// Goes on where a lane left off. `false`, and nothing changes, if its gates are others now and their starts are not
+    /// known.
     pub fn resume_with(&mut self, now: Time, starts: &Starts) -> bool {
         // Under a longer period, starts count that were let go.
-        let knows_all =
-            self.policy.throttle.as_ref().is_some_and(|new| new.scope == starts.scope && new.per <= starts.per);
-        if !knows_all {
+        let knows_starts = self
+            .policy
+            .throttle
+            .as_ref()
+            .is_none_or(|new| starts.throttle.is_some_and(|(per, scope)| new.scope == scope && new.per <= per));
+        let knows_tick = self.policy.cadence.is_none() || starts.next_tick.is_some();
+        if !(knows_starts && knows_tick) {
             return false;
         }
-        if let Some(throttle) = self.gate.as_mut().and_then(Gate::throttle_mut) {
-            throttle.resume_with(now, &starts.lane);
+        if let Some(gate) = &mut self.gate {
+            if let Some(throttle) = gate.throttle_mut() {
+                throttle.resume_with(now, &starts.lane);
+            }
+            if let (Some(cadence), Some(next)) = (gate.cadence_mut(), starts.next_tick) {
+                cadence.resume_with(now, next);
+            }
         }
         if let Some(spent_at) = starts.others_spent_at {
             self.turns.assume_spent(spent_at.min(now));
@@ -76,6 +87,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cadence::CadencePolicy;
     use crate::job::Priority;
     use crate::lane::tests::{NOW, after, job, lane, policy, put};
     use crate::policy::{LanePolicy, ThrottlePolicy};
@@ -117,5 +129,31 @@ mod tests {
             put(&mut resumed, [job(1, "newcomer", Priority::Normal)]);
             assert_eq!(resumed.claim(after(1_000), 9).wake_at, Some(after(60_000)), "{scope:?}");
         }
+    }
+
+    #[test]
+    fn a_cadence_goes_on_after_an_orderly_stop_and_waits_a_tick_after_any_other() {
+        let paced = || LanePolicy { cadence: Some(CadencePolicy::starting_at(Duration::from_secs(10))), ..policy() };
+        let mut stopped = lane(paced());
+        put(&mut stopped, [job(1, "a", Priority::Normal)]);
+        assert_eq!(stopped.claim(NOW, 9).jobs.len(), 1);
+        let starts = stopped.starts(after(4_000)).unwrap();
+
+        let next_start = |lane: &mut Lane| {
+            put(lane, [job(2, "a", Priority::Normal)]);
+            let claims = lane.claim(after(4_000), 9);
+            assert!(claims.jobs.is_empty());
+            claims.wake_at
+        };
+        let mut resumed = lane(paced());
+        assert!(resumed.resume_with(after(4_000), &starts));
+        assert_eq!(next_start(&mut resumed), Some(after(10_000)), "a tick after the last start");
+        let mut crashed = lane(paced());
+        crashed.assume_spent(after(4_000));
+        assert_eq!(next_start(&mut crashed), Some(after(14_000)), "nobody knows when that was");
+        let throttle = ThrottlePolicy { max_requests: 2, per: Duration::from_secs(60), scope: Scope::Lane };
+        let unpaced = lane(LanePolicy { throttle: Some(throttle), ..policy() });
+        let mut changed = lane(paced());
+        assert!(!changed.resume_with(after(4_000), &unpaced.starts(NOW).unwrap()), "the tick is not known");
     }
 }

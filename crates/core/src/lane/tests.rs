@@ -1,12 +1,13 @@
-//! The promises of the lane machine, one by one and under random histories.
+//! The promises of the lane machine, one by one; under random histories in `histories`, and those of jobs that go past
+//! the gates or give their start back in `passing`.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod histories;
+mod passing;
+
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::*;
-use crate::breaker::BreakerPolicy;
+use crate::breaker::{BreakerPolicy, WhenOpen};
 use crate::policy::ThrottlePolicy;
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000);
@@ -37,6 +38,11 @@ pub(super) fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
 
 pub(super) fn policy() -> LanePolicy {
     LanePolicy { concurrency: 1000, tenant_concurrency: 1000, ..LanePolicy::http() }
+}
+
+pub(super) fn breaker(failures: u32, open_ms: u64, probe_ms: u64) -> BreakerPolicy {
+    let [open, probe_timeout] = [open_ms, probe_ms].map(Duration::from_millis);
+    BreakerPolicy { failures, open, probe_timeout, when_open: WhenOpen::Hold }
 }
 
 pub(super) fn lane(policy: LanePolicy) -> Lane {
@@ -235,8 +241,7 @@ fn a_throttled_tenant_costs_others_nothing() {
 
 #[test]
 fn an_open_breaker_holds_without_using_up_attempts() {
-    let breaker = BreakerPolicy { failures: 2, open: Duration::from_secs(30), probe_timeout: Duration::from_secs(10) };
-    let mut lane = lane(LanePolicy { breaker: Some((breaker, Scope::Lane)), ..policy() });
+    let mut lane = lane(LanePolicy { breaker: Some((breaker(2, 30_000, 10_000), Scope::Lane)), ..policy() });
     put(&mut lane, (0..4).map(|n| job(n, "a", Priority::Normal)));
     for claimed in lane.claim(NOW, 2).jobs {
         lane.settle(NOW, claimed.ticket, Next::RetryAt(after(1)), Lesson::Down, Duration::ZERO);
@@ -289,197 +294,4 @@ fn without_turns_it_is_first_in_first_out_over_all_tenants() {
     let mut lane = lane(policy);
     put(&mut lane, (0..20).map(|n| job(n, if n % 3 == 0 { "a" } else { "b" }, Priority::Normal)));
     assert_eq!(ids(&lane.claim(NOW, 100)), (0..20).map(id).collect::<Vec<_>>());
-}
-
-/// One step of a random history.
-#[derive(Clone, Debug)]
-enum Step {
-    Admit { tenant: u8, priority: u8, delay_ms: u64, ttl_ms: u64 },
-    Publish,
-    Claim(usize),
-    Settle { which: usize, retry_ms: Option<u64>, lesson: u8 },
-    Cancel(usize),
-    Pause,
-    Resume,
-    Wait(u64),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        6 => (0u8..5, 0u8..3, prop_oneof![Just(0), 0u64..500], 200u64..5000)
-            .prop_map(|(tenant, priority, delay_ms, ttl_ms)| Step::Admit { tenant, priority, delay_ms, ttl_ms }),
-        3 => Just(Step::Publish),
-        4 => (1usize..6).prop_map(Step::Claim),
-        4 => (any::<usize>(), prop::option::of(0u64..800), 0u8..4).prop_map(|(which, retry_ms, lesson)| Step::Settle { which, retry_ms, lesson }),
-        1 => any::<usize>().prop_map(Step::Cancel),
-        1 => Just(Step::Pause),
-        1 => Just(Step::Resume),
-        2 => (1u64..400).prop_map(Step::Wait),
-    ];
-    prop::collection::vec(step, 1..250)
-}
-
-fn gated_policy() -> LanePolicy {
-    LanePolicy {
-        capacity: 20,
-        concurrency: 6,
-        tenant_concurrency: 3,
-        on_full: OnFull::Preempt,
-        throttle: Some(ThrottlePolicy { max_requests: 3, per: Duration::from_millis(100), scope: Scope::Tenant }),
-        breaker: Some((
-            BreakerPolicy { failures: 3, open: Duration::from_millis(300), probe_timeout: Duration::from_millis(500) },
-            Scope::Tenant,
-        )),
-        ..LanePolicy::http()
-    }
-}
-
-/// What an observer knows of the lane: every job in exactly one of these places.
-#[derive(Default)]
-struct Observed {
-    waiting: BTreeSet<JobId>,
-    running: BTreeMap<JobId, Claimed>,
-    left: BTreeSet<JobId>,
-    starts: BTreeMap<TenantName, Vec<Time>>,
-    made: u32,
-}
-
-impl Observed {
-    fn leaves(&mut self, left: Left) {
-        assert!(self.waiting.remove(&left.id), "{} left without waiting", left.id);
-        assert!(left.state.may_become(JobState::Dropped), "{:?} may not be dropped", left.state);
-        assert!(self.left.insert(left.id), "{} left twice", left.id);
-    }
-
-    fn claims(&mut self, now: Time, claims: Claims) {
-        for job in claims.jobs {
-            assert!(self.waiting.remove(&job.id), "{} claimed without waiting", job.id);
-            self.starts.entry(job.tenant.clone()).or_default().push(now);
-            assert!(self.running.insert(job.id, job).is_none());
-        }
-        for left in claims.expired {
-            self.leaves(left);
-        }
-    }
-
-    fn step(&mut self, lane: &mut Lane, now: Time, step: Step) {
-        match step {
-            Step::Admit { tenant: whose, priority, delay_ms, ttl_ms } => {
-                self.made += 1;
-                let due = now + Duration::from_millis(delay_ms);
-                let priority = Priority::ALL[priority as usize];
-                let new = Waiting {
-                    due,
-                    expires: now + Duration::from_millis(ttl_ms),
-                    ..job(self.made, &format!("t{whose}"), priority)
-                };
-                match lane.admit(&new) {
-                    Admission::Admitted => assert!(self.waiting.insert(new.id)),
-                    Admission::Preempted(left) => {
-                        assert!(left.priority > new.priority);
-                        self.leaves(left);
-                        assert!(self.waiting.insert(new.id));
-                    }
-                    Admission::Full => assert!(lane.sizes().waiting() >= 20, "refused with room left"),
-                    Admission::Duplicate => panic!("{} is new", new.id),
-                }
-            }
-            Step::Publish => lane.publish(now),
-            Step::Claim(max) => {
-                let claims = lane.claim(now, max);
-                self.claims(now, claims);
-            }
-            Step::Settle { which, retry_ms, lesson } => self.settle(lane, now, which, retry_ms, lesson),
-            Step::Cancel(which) if !self.waiting.is_empty() => {
-                let id = *self.waiting.iter().nth(which % self.waiting.len()).unwrap();
-                self.leaves(lane.remove(id).unwrap());
-            }
-            Step::Pause => lane.pause(),
-            Step::Resume => lane.resume(),
-            Step::Cancel(_) | Step::Wait(_) => {}
-        }
-        assert_eq!(lane.sizes().waiting() as usize, self.waiting.len());
-        assert_eq!(lane.sizes().running() as usize, self.running.len());
-    }
-
-    fn settle(&mut self, lane: &mut Lane, now: Time, which: usize, retry_ms: Option<u64>, lesson: u8) {
-        if self.running.is_empty() {
-            return;
-        }
-        let id = *self.running.keys().nth(which % self.running.len()).unwrap();
-        let job = self.running.remove(&id).unwrap();
-        let lesson = [Lesson::Up, Lesson::Down, Lesson::Slower(None), Lesson::Nothing][lesson as usize];
-        let next = retry_ms.map_or(Next::Leave, |ms| Next::RetryAt(now + Duration::from_millis(ms)));
-        assert!(lane.settle(now, job.ticket, next, lesson, Duration::ZERO));
-        match next {
-            Next::Leave => assert!(self.left.insert(id)),
-            Next::RetryAt(_) => assert!(self.waiting.insert(id)),
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    /// Whatever happens, no job is lost or doubled, and everything comes out once the gates are open.
-    #[test]
-    fn no_job_is_lost_or_doubled(steps in steps()) {
-        let mut lane = lane(gated_policy());
-        let mut observed = Observed::default();
-        let mut now = NOW;
-        for step in steps {
-            if let Step::Wait(ms) = step {
-                now = now + Duration::from_millis(ms);
-            }
-            observed.step(&mut lane, now, step);
-        }
-        lane.resume();
-        lane.publish(now);
-        for _ in 0..10_000 {
-            if observed.waiting.is_empty() && observed.running.is_empty() {
-                break;
-            }
-            while !observed.running.is_empty() {
-                observed.settle(&mut lane, now, 0, None, 0);
-            }
-            let claims = lane.claim(now, 100);
-            let wake_at = claims.wake_at;
-            let is_idle = claims.jobs.is_empty();
-            observed.claims(now, claims);
-            if is_idle && !observed.waiting.is_empty() {
-                let wake_at = wake_at.expect("waiting jobs, all gates open, yet nobody says when to come back");
-                now = now.max(wake_at);
-            }
-        }
-        prop_assert!(observed.waiting.is_empty() && observed.running.is_empty(), "stuck: {:?}", observed.waiting);
-        for starts in observed.starts.values() {
-            for (index, &first) in starts.iter().enumerate() {
-                let within = starts[index..].iter().take_while(|&&start| start < first + Duration::from_millis(100)).count();
-                prop_assert!(within <= 3, "{within} starts within the window");
-            }
-        }
-    }
-
-    /// A tenant with a ready job waits at most one quantum of each other tenant.
-    #[test]
-    fn nobody_starves(backlogs in prop::collection::vec(1u32..60, 2..12)) {
-        let mut lane = lane(policy());
-        let mut number = 0;
-        for (index, &count) in backlogs.iter().enumerate() {
-            put(&mut lane, (number..number + count).map(|n| job(n, &format!("t{index}"), Priority::Normal)));
-            number += count;
-        }
-        let order: Vec<_> = lane.claim(NOW, number as usize).jobs.into_iter().map(|job| job.tenant).collect();
-        prop_assert_eq!(order.len(), number as usize);
-        let bound = 3 * (backlogs.len() - 1);
-        for (index, &count) in backlogs.iter().enumerate() {
-            let whose = tenant(&format!("t{index}"));
-            let turns: Vec<_> = order.iter().enumerate().filter(|(_, name)| **name == whose).map(|(at, _)| at).collect();
-            prop_assert_eq!(turns.len(), count as usize);
-            prop_assert!(turns[0] <= bound, "first served {}th", turns[0]);
-            for pair in turns.windows(2) {
-                prop_assert!(pair[1] - pair[0] - 1 <= bound, "waited {} turns", pair[1] - pair[0] - 1);
-            }
-        }
-    }
 }

@@ -203,7 +203,7 @@ impl Turns {
         if tenant.running >= self.tenant_concurrency && self.is_round_robin {
             return Some(Hold { gate: GateKind::TenantConcurrency, until: None });
         }
-        tenant.gate.as_ref()?.hold(now, tenant.running)
+        tenant.gate.as_ref()?.way(now, tenant.running).hold()
     }
 
     /// Counts the job that [`Turns::front`] gave as this tenant's turn.
@@ -228,9 +228,6 @@ impl Turns {
         tenant.running += 1;
         tenant.processed += 1;
         tenant.last_processed_at = now;
-        if let Some(gate) = &mut tenant.gate {
-            gate.start(now);
-        }
     }
 
     /// One of the tenant's attempts ended.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use entrega_core::breaker::{BreakerFigures, BreakerState};
+use entrega_core::cadence::CadenceFigures;
 use entrega_core::job::{JobState, Priority};
 use entrega_core::name::LaneName;
 use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Scope};
@@ -48,12 +50,12 @@ pub(super) struct LaneRow {
     /// What holds the whole lane.
     #[schema(required = true)]
     hold: Option<HoldRow>,
-    /// `closed`, `open`, `half_open`; `null` without a breaker.
+    /// How its breaker stands; `null` without one, or with one for each tenant.
     #[schema(required = true)]
-    breaker: Option<&'static str>,
-    /// The current tick; `null` without a cadence.
+    breaker: Option<BreakerStanding>,
+    /// How fast it goes; `null` without a cadence.
     #[schema(required = true)]
-    interval_ms: Option<u64>,
+    cadence: Option<CadenceStanding>,
     /// Since when the oldest waiting job waits.
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     oldest_at: Option<Time>,
@@ -71,6 +73,51 @@ pub(super) struct LaneRow {
     by_priority: BTreeMap<&'static str, Sizes>,
     /// What it was told.
     policy: PolicyRow,
+}
+
+/// How a breaker stands. The counts begin when the store's do: with the process, or in Redis with the lane.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct BreakerStanding {
+    /// `closed`, `open`, `half_open`.
+    state: &'static str,
+    /// Until when nobody is called, while it is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    until: Option<Time>,
+    /// How often it opened.
+    opened: u64,
+    /// How often one call was let through to see.
+    half_opened: u64,
+    /// How often that call closed it.
+    closed: u64,
+}
+
+/// How fast a lane goes. The count begins when the store's do.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CadenceStanding {
+    /// The current tick.
+    interval_ms: u64,
+    /// How often it was slowed down.
+    penalties: u64,
+}
+
+impl From<BreakerFigures> for BreakerStanding {
+    fn from(figures: BreakerFigures) -> BreakerStanding {
+        let BreakerFigures { state, opened, half_opened, closed } = figures;
+        let until = match state {
+            BreakerState::Open(until) => Some(until),
+            BreakerState::Closed | BreakerState::HalfOpen => None,
+        };
+        BreakerStanding { state: state.as_str(), until, opened, half_opened, closed }
+    }
+}
+
+impl From<CadenceFigures> for CadenceStanding {
+    fn from(figures: CadenceFigures) -> CadenceStanding {
+        CadenceStanding { interval_ms: ms(figures.interval), penalties: figures.penalties }
+    }
 }
 
 /// A lane's policy.
@@ -94,6 +141,9 @@ pub(super) struct PolicyRow {
     /// Stops calling what is down.
     #[schema(required = true)]
     breaker: Option<BreakerRow>,
+    /// One start per tick.
+    #[schema(required = true)]
+    cadence: Option<CadenceRow>,
     /// What running out of attempts means.
     #[schema(value_type = schema::OnExhausted)]
     on_exhausted: OnExhausted,
@@ -123,9 +173,29 @@ pub(super) struct BreakerRow {
     failures: u32,
     /// For how long.
     open_ms: u64,
+    /// What becomes of jobs meanwhile: `hold` or `pass`.
+    when_open: &'static str,
     /// Whose.
     #[schema(value_type = schema::GateScope)]
     scope: Scope,
+}
+
+/// One start per tick.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CadenceRow {
+    /// The tick at first.
+    initial_ms: u64,
+    /// The shortest tick.
+    min_ms: u64,
+    /// The longest tick.
+    max_ms: u64,
+    /// An answer that takes longer makes it slower.
+    slow_after_ms: u64,
+    /// What a success takes off the tick.
+    step_ms: u64,
+    /// What being too fast multiplies it by.
+    penalty: f64,
 }
 
 fn ms(length: Duration) -> u64 {
@@ -145,8 +215,8 @@ impl From<LaneView> for LaneRow {
             channel: view.policy.channel.clone(),
             paused: view.paused,
             hold: view.hold.map(HoldRow::from),
-            breaker: view.breaker,
-            interval_ms: view.interval.map(ms),
+            breaker: view.breaker.map(BreakerStanding::from),
+            cadence: view.cadence.map(CadenceStanding::from),
             oldest_at: view.oldest,
             blocked: view.blocked,
             dead_letters: view.dead_letters,
@@ -166,7 +236,16 @@ impl From<&LanePolicy> for PolicyRow {
         let breaker = policy.breaker.as_ref().map(|(breaker, scope)| BreakerRow {
             failures: breaker.failures,
             open_ms: ms(breaker.open),
+            when_open: breaker.when_open.as_str(),
             scope: *scope,
+        });
+        let cadence = policy.cadence.as_ref().map(|cadence| CadenceRow {
+            initial_ms: ms(cadence.initial),
+            min_ms: ms(cadence.min),
+            max_ms: ms(cadence.max),
+            slow_after_ms: ms(cadence.slow_after),
+            step_ms: ms(cadence.step),
+            penalty: cadence.penalty,
         });
         PolicyRow {
             attempts: policy.retry.attempts,
@@ -176,6 +255,7 @@ impl From<&LanePolicy> for PolicyRow {
             tenant_concurrency: policy.tenant_concurrency,
             throttle,
             breaker,
+            cadence,
             on_exhausted: policy.on_exhausted,
             on_full: policy.on_full,
         }

@@ -18,4 +18,10 @@ use crate::store::ClaimedJob;
 pub trait Channel: Send + Sync + 'static {
     /// Makes one attempt under one deadline.
     async fn attempt(&self, job: &ClaimedJob, deadline: Instant) -> Outcome;
+
+    /// Whether a job that was let past an open breaker is answered without a call. Only then may a lane say
+    /// `when_open = "pass"`: otherwise what is down would be called without any limit.
+    fn answers_alone(&self) -> bool {
+        false
+    }
 }

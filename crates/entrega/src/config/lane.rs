@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use entrega_core::backoff::Backoff;
-use entrega_core::breaker::BreakerPolicy;
+use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::classify::{Dialect, Rule, Statuses, Verdict};
 use entrega_core::outcome::Protocol;
-use entrega_core::policy::{DeadLetterPolicy, Fairness, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::policy::{
+    CADENCE_PENALTY_MAX, DeadLetterPolicy, Fairness, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy,
+};
 
 use super::error::ConfigError;
 use super::layer::{RETRY_DOUBLING, RETRY_LISTED};
@@ -18,6 +20,8 @@ use super::section::{Given, Section};
 pub(super) const CHANNELS: [(&str, &str); 4] =
     [("http", "http"), ("email", "email"), ("event", "event"), ("webhook", "webhook")];
 pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
+pub(super) const WHEN_OPEN: [(&str, WhenOpen); 2] =
+    [(WhenOpen::Hold.as_str(), WhenOpen::Hold), (WhenOpen::Pass.as_str(), WhenOpen::Pass)];
 pub(super) const ON_FULL: [(&str, OnFull); 2] = [("refuse", OnFull::Refuse), ("preempt", OnFull::Preempt)];
 pub(super) const ON_EXHAUSTED: [(&str, OnExhausted); 2] =
     [("dlq", OnExhausted::Dlq), ("blocked", OnExhausted::Blocked)];
@@ -31,8 +35,6 @@ pub(super) const PROTOCOLS: [(&str, Protocol); 3] =
     [("http", Protocol::Http), ("smtp", Protocol::Smtp), ("ses", Protocol::Ses)];
 pub(super) const VERDICTS: [(&str, Verdict); 3] =
     [("success", Verdict::Success), ("retry", Verdict::Retry), ("permanent", Verdict::Permanent)];
-
-const PENALTY_MAX: f64 = 100.0;
 
 /// Reads one lane. Numbers are held against their limits by [`LanePolicy::check`] afterwards.
 pub(super) fn read(mut lane: Section<'_>) -> Result<LanePolicy, ConfigError> {
@@ -154,6 +156,7 @@ fn read_breaker(mut breaker: Section<'_>, timeout: Duration) -> Result<(BreakerP
         failures: count(breaker.need("failures", right)?)?,
         open: breaker.need("open", right)?.duration()?,
         probe_timeout: or(breaker.get("probe_timeout"), timeout, |given| given.positive_duration())?,
+        when_open: or(breaker.get("when_open"), WhenOpen::default(), |given| given.choice(&WHEN_OPEN))?,
     };
     let scope = scope(&mut breaker)?;
     breaker.finish()?;
@@ -175,7 +178,7 @@ fn read_cadence(mut cadence: Section<'_>) -> Result<CadencePolicy, ConfigError> 
         })?,
         slow_after: or(cadence.get("slow_after"), usual.slow_after, |given| given.positive_duration())?,
         step: or(cadence.get("step"), whole_ms(usual.step), |given| given.duration())?,
-        penalty: or(cadence.get("penalty"), usual.penalty, |given| given.fraction(1.0..=PENALTY_MAX))?,
+        penalty: or(cadence.get("penalty"), usual.penalty, |given| given.fraction(1.0..=CADENCE_PENALTY_MAX))?,
     };
     cadence.finish()?;
     Ok(policy)

@@ -213,6 +213,7 @@ fn breaker(policy: &LanePolicy) -> Value {
             ("failures", number(breaker.failures)),
             ("open", duration(breaker.open)),
             ("probe_timeout", duration(breaker.probe_timeout)),
+            ("when_open", word(&lane::WHEN_OPEN, breaker.when_open)),
             ("scope", word(&lane::SCOPES, *scope)),
         ])
     })

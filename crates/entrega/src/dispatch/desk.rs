@@ -56,6 +56,9 @@ impl Desk {
         let policy = engine.policy(lane)?;
         let no_channel = || RunError::NoChannel { lane: lane.to_string(), channel: policy.channel.clone() };
         let channel = engine.channels.get(&policy.channel).cloned().ok_or_else(no_channel)?;
+        if policy.passes_when_open() && !channel.answers_alone() {
+            return Err(RunError::CannotPass { lane: lane.to_string(), channel: policy.channel.clone() });
+        }
         let roster = Roster {
             boxes: Vec::new(),
             idle: Vec::new(),

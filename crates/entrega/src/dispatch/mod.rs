@@ -33,6 +33,17 @@ pub enum RunError {
         /// Which channel.
         channel: String,
     },
+    /// A lane lets jobs past its open breaker, and its channel would call what is down.
+    #[error(
+        "lane '{lane}' says breaker.when_open = \"pass\", but channel '{channel}' cannot answer without a call; write \
+         when_open = \"hold\""
+    )]
+    CannotPass {
+        /// Which lane.
+        lane: String,
+        /// Which channel.
+        channel: String,
+    },
     /// A verb of the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

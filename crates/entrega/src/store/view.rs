@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::breaker::BreakerFigures;
+use entrega_core::cadence::CadenceFigures;
 use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
@@ -97,6 +99,8 @@ pub struct ClaimedJob {
     pub history: Vec<Attempt>,
     /// Dropped when waiting at this moment.
     pub expires: Time,
+    /// Whether it was let past an open breaker: its destination is not to be called.
+    pub past_breaker: bool,
 }
 
 /// The end of an attempt.
@@ -249,10 +253,10 @@ pub struct LaneView {
     pub paused: bool,
     /// What holds the whole lane.
     pub hold: Option<Hold>,
-    /// `closed`, `open`, `half_open`.
-    pub breaker: Option<&'static str>,
-    /// The current tick.
-    pub interval: Option<Duration>,
+    /// How its breaker stands.
+    pub breaker: Option<BreakerFigures>,
+    /// How fast its cadence goes.
+    pub cadence: Option<CadenceFigures>,
     /// Since when the oldest waiting job waits.
     pub oldest: Option<Time>,
 }

@@ -93,6 +93,7 @@ fn check(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",

@@ -20,11 +20,13 @@ async fn a_lane_shows_its_sizes_its_gates_and_its_policy() {
     assert_eq!(http["deadLetters"], 2);
     let policy = json!({
         "attempts": 5, "timeoutMs": 10_000, "ttlMs": 86_400_000, "concurrency": 64, "tenantConcurrency": 48,
-        "throttle": null, "breaker": null, "onExhausted": "dlq", "onFull": "refuse",
+        "throttle": null, "breaker": null, "cadence": null, "onExhausted": "dlq", "onFull": "refuse",
     });
     assert_eq!((&http["policy"], &http["capacity"], &http["channel"]), (&policy, &json!(100_000), &json!("http")));
-    assert_eq!((&http["hold"], &http["breaker"], &http["intervalMs"]), (&Value::Null, &Value::Null, &Value::Null));
-    assert_eq!(lane("paced")["intervalMs"], 1000);
+    assert_eq!((&http["hold"], &http["breaker"], &http["cadence"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(lane("paced")["cadence"], json!({"intervalMs": 1000, "penalties": 0}));
+    let closed = json!({"state": "closed", "opened": 0, "halfOpened": 0, "closed": 0});
+    assert_eq!(lane("email:send")["breaker"], closed);
 }
 
 #[tokio::test]

@@ -239,7 +239,8 @@ pub(crate) async fn causing_a_job_of_an_unknown_lane_is_refused_whole(f: &Fixtur
     }
 
     let again = tickets.map(|(ticket, job)| {
-        let claimed = ClaimedJob { ticket, job, attempt: 1, generation: 0, history: Vec::new(), expires: f.now() };
+        let (history, expires) = (Vec::new(), f.now());
+        let claimed = ClaimedJob { ticket, job, attempt: 1, generation: 0, history, expires, past_breaker: false };
         causing(f, claimed, Transition::Done, &[&good])
     });
     assert_eq!(again[0].attempts, attempts);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use entrega::store::redis::RedisStore;
 use entrega::store::{ChangeError, ClaimBatch, ClaimedJob, JobView, Settlement, Store, TenantSettings};
-use entrega_core::breaker::BreakerPolicy;
+use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
@@ -42,11 +42,21 @@ struct Pair {
     /// Those that died at some time.
     dead: Vec<JobId>,
     running: BTreeMap<JobId, [ClaimedJob; 2]>,
+    plant: Plant,
     trace: Vec<String>,
 }
 
 /// What Redis is told differently.
-type Change = fn(&mut LanePolicy);
+#[derive(Clone, Copy)]
+struct Plant {
+    policy: ChangePolicy,
+    lesson: ChangeLesson,
+}
+
+type ChangePolicy = fn(&mut LanePolicy);
+type ChangeLesson = fn(Lesson) -> Lesson;
+
+const NO_PLANT: Plant = Plant { policy: |_| {}, lesson: |lesson| lesson };
 
 /// What differed, and how it came to that.
 struct Difference {
@@ -57,9 +67,10 @@ struct Difference {
 fn any_policy(rng: &mut Rng) -> LanePolicy {
     let scope = if rng.bool() { Scope::Lane } else { Scope::Tenant };
     let throttle = ThrottlePolicy { max_requests: rng.u32(1..5), per: rng.u32(1..8) * SECOND, scope };
-    let scope = if rng.bool() { Scope::Lane } else { Scope::Tenant };
+    let when_open = if rng.bool() { WhenOpen::Hold } else { WhenOpen::Pass };
+    let scope = if rng.bool() || when_open == WhenOpen::Pass { Scope::Lane } else { Scope::Tenant };
     let open = rng.u32(1..10) * SECOND;
-    let breaker = BreakerPolicy { failures: rng.u32(1..4), open, probe_timeout: rng.u32(1..5) * SECOND };
+    let breaker = BreakerPolicy { failures: rng.u32(1..4), open, probe_timeout: rng.u32(1..5) * SECOND, when_open };
     let concurrency = rng.u32(1..12);
     let turns = rng.u8(..) > 40;
     LanePolicy {
@@ -80,6 +91,23 @@ fn any_policy(rng: &mut Rng) -> LanePolicy {
     }
 }
 
+/// A paced lane before one destination: what it does depends on gates that open and shut often.
+fn any_paced_policy(rng: &mut Rng) -> LanePolicy {
+    let mut some_ms = |range| Duration::from_millis(rng.u64(range));
+    let (tick, open, probe_timeout) = (some_ms(50..500), some_ms(500..3_000), some_ms(500..4_000));
+    let when_open = if rng.u8(..) < 200 { WhenOpen::Pass } else { WhenOpen::Hold };
+    let breaker = BreakerPolicy { failures: rng.u32(1..4), open, probe_timeout, when_open };
+    let concurrency = rng.u32(2..8);
+    LanePolicy {
+        breaker: Some((breaker, Scope::Lane)),
+        cadence: rng.bool().then(|| CadencePolicy { max: 4 * tick, ..CadencePolicy::starting_at(tick) }),
+        concurrency,
+        tenant_concurrency: concurrency,
+        ttl: None,
+        ..any_policy(rng)
+    }
+}
+
 /// In every other sequence a round number, so that moments meet.
 fn some_time(rng: &mut Rng, is_round: bool, ms_max: u64) -> Duration {
     match is_round {
@@ -91,7 +119,7 @@ fn some_time(rng: &mut Rng, is_round: bool, ms_max: u64) -> Duration {
 /// A policy that can be run.
 fn policy(rng: &mut Rng) -> LanePolicy {
     loop {
-        let policy = any_policy(rng);
+        let policy = if rng.u8(..) < 90 { any_paced_policy(rng) } else { any_policy(rng) };
         if policy.check().is_ok() {
             return policy;
         }
@@ -99,11 +127,11 @@ fn policy(rng: &mut Rng) -> LanePolicy {
 }
 
 impl Pair {
-    async fn new(seed: u64, change: Change) -> Pair {
+    async fn new(seed: u64, plant: Plant) -> Pair {
         let mut rng = Rng::with_seed(seed);
         let ours = policy(&mut rng);
         let mut theirs = ours.clone();
-        change(&mut theirs);
+        (plant.policy)(&mut theirs);
         let trace = vec![format!("seed {seed}: {ours:?}")];
         let setup = Setup { lanes: [(lane(LANE), Arc::new(ours))].into(), ..Setup::new() };
         let other = Setup { lanes: [(lane(LANE), Arc::new(theirs))].into(), ..setup.clone() };
@@ -118,6 +146,7 @@ impl Pair {
             ids: Vec::new(),
             dead: Vec::new(),
             running: BTreeMap::new(),
+            plant,
             trace,
         }
     }
@@ -136,15 +165,15 @@ impl Pair {
 
     async fn step(&mut self) -> Result<(), Difference> {
         match self.rng.u8(..100) {
-            0..30 => self.submit().await,
-            30..55 => self.claim().await,
-            55..75 => self.settle().await,
-            75..80 => self.change("cancel").await,
-            80..84 => self.change("replay").await,
-            84..87 => self.change("unblock").await,
-            87..88 => self.change("discard").await,
-            88..91 => self.pause().await,
-            91..93 => self.weigh().await,
+            0..25 => self.submit().await,
+            25..51 => self.claim().await,
+            51..71 => self.settle().await,
+            71..75 => self.change("cancel").await,
+            75..79 => self.change("replay").await,
+            79..82 => self.change("unblock").await,
+            82..83 => self.change("discard").await,
+            83..85 => self.pause().await,
+            85..87 => self.weigh().await,
             _ => {
                 let by = some_time(&mut self.rng, self.is_round, 6_000);
                 self.trace.push(format!("advance {by:?}"));
@@ -229,14 +258,16 @@ impl Pair {
             8 => Transition::Blocked { failure },
             _ => Transition::DeadLetter { failure },
         };
-        let lesson = match rng.u8(..8) {
-            0..3 => Lesson::Up,
-            3..6 => Lesson::Down,
-            6 => Lesson::Slower(rng.bool().then(|| Duration::from_millis(rng.u64(..5_000)))),
-            _ => Lesson::Nothing,
+        let lesson = match rng.u8(..20) {
+            0..7 => Lesson::Up,
+            7..11 => Lesson::Down,
+            11..13 => Lesson::Slower(rng.bool().then(|| Duration::from_millis(rng.u64(..5_000)))),
+            13..15 => Lesson::Nothing,
+            15..17 => Lesson::Apart,
+            _ => Lesson::Unused,
         };
         let took = Duration::from_millis(rng.u64(..3_000));
-        [one, other].map(|claimed| {
+        [(one, lesson), (other, (self.plant.lesson)(lesson))].map(|(claimed, lesson)| {
             let settlement = self.machine.settlement(claimed, transition.clone());
             Settlement { lesson, took, ..settlement }
         })
@@ -255,7 +286,8 @@ impl Pair {
     }
 
     async fn pause(&mut self) -> Result<(), Difference> {
-        let paused = self.rng.bool();
+        // Seldom: nothing happens in a paused lane.
+        let paused = self.rng.u8(..4) == 0;
         self.trace.push(format!("paused {paused}"));
         let (machine, redis) = self.stores();
         machine.set_paused(&lane(LANE), paused).await.unwrap();
@@ -298,8 +330,8 @@ fn words(view: JobView) -> String {
 
 fn brief(batch: &ClaimBatch, now: Time) -> impl Debug + PartialEq + use<> {
     let job = |claimed: &ClaimedJob| {
-        let ClaimedJob { job, attempt, generation, history, expires, .. } = claimed;
-        (job.clone(), *attempt, *generation, history.clone(), *expires)
+        let ClaimedJob { job, attempt, generation, history, expires, past_breaker, .. } = claimed;
+        (job.clone(), *attempt, *generation, history.clone(), *expires, *past_breaker)
     };
     let wake_at = batch.wake_at.filter(|&at| at.since(now) < NEVER_BACK);
     (batch.jobs.iter().map(job).collect::<Vec<_>>(), batch.expired.clone(), wake_at)
@@ -323,7 +355,7 @@ async fn figures(store: &dyn Store) -> impl Debug + PartialEq + use<> {
     let view = store.lanes().await.unwrap().remove(0);
     let tenants: Vec<_> = store.tenants().await.unwrap().into_iter().map(|view| view.figures).collect();
     let oldest = (view.sizes.waiting() > 0).then_some(view.oldest);
-    let lane = (view.sizes, view.blocked, view.dead_letters, view.paused, view.hold, view.breaker, view.interval);
+    let lane = (view.sizes, view.blocked, view.dead_letters, view.paused, view.hold, view.breaker, view.cadence);
     (lane, oldest, tenants)
 }
 
@@ -331,8 +363,8 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-async fn run(seed: u64, change: Change) -> Result<(), Difference> {
-    let mut pair = Pair::new(seed, change).await;
+async fn run(seed: u64, plant: Plant) -> Result<(), Difference> {
+    let mut pair = Pair::new(seed, plant).await;
     for _ in 0..STEPS {
         pair.step().await?;
     }
@@ -346,7 +378,7 @@ async fn redis_answers_as_the_lane_machine_does() {
     }
     let first = setting("ENTREGA_DIFFERENTIAL_SEED", 1);
     for seed in first..first + setting("ENTREGA_DIFFERENTIAL_SEQUENCES", 60) {
-        if let Err(Difference { what, trace }) = run(seed, |_| {}).await {
+        if let Err(Difference { what, trace }) = run(seed, NO_PLANT).await {
             panic!("{what}\nafter:\n{}", trace.join("\n"));
         }
     }
@@ -358,18 +390,28 @@ async fn a_planted_difference_is_found() {
     if redis::is_left_out() {
         return;
     }
-    let plants: [(&str, Change); 6] = [
+    let policies: [(&str, ChangePolicy); 8] = [
         ("longer turns", |policy| policy.fairness.max_jobs_per_tenant_batch += 1),
         ("one more place", |policy| policy.capacity += 1),
         ("one more start", |policy| policy.throttle.iter_mut().for_each(|throttle| throttle.max_requests += 1)),
         ("one more failure", |policy| policy.breaker.iter_mut().for_each(|(breaker, _)| breaker.failures += 1)),
+        ("nobody passes", |policy| {
+            policy.breaker.iter_mut().for_each(|(breaker, _)| breaker.when_open = WhenOpen::Hold);
+        }),
         ("one more at once", |policy| policy.tenant_concurrency += 1),
         ("a slower tick", |policy| policy.cadence.iter_mut().for_each(|cadence| cadence.initial += SECOND)),
+        ("a longer penalty", |policy| policy.cadence.iter_mut().for_each(|cadence| cadence.penalty += 0.5)),
     ];
-    for (name, change) in plants {
+    let lessons: [(&str, ChangeLesson); 3] = [
+        ("a start is kept", |lesson| if lesson == Lesson::Unused { Lesson::Apart } else { lesson }),
+        ("a probe is given up", |lesson| if lesson == Lesson::Apart { Lesson::Nothing } else { lesson }),
+        ("a start is given back", |lesson| if lesson == Lesson::Nothing { Lesson::Unused } else { lesson }),
+    ];
+    let plants = policies.map(|(name, policy)| (name, Plant { policy, ..NO_PLANT }));
+    for (name, plant) in plants.into_iter().chain(lessons.map(|(name, lesson)| (name, Plant { lesson, ..NO_PLANT }))) {
         let mut found = None;
         for seed in 1..60 {
-            if let Err(difference) = run(seed, change).await {
+            if let Err(difference) = run(seed, plant).await {
                 found = Some((seed, difference.trace.len() - 1));
                 break;
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use entrega_core::breaker::{BreakerFigures, BreakerState};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState};
@@ -78,7 +79,9 @@ pub(crate) async fn breaker_and_retry_after_are_named_with_their_end(f: &Fixture
     assert_eq!(holds(f, waiting).await, [(GateKind::Breaker, Some(start + 30 * SECOND))]);
     let lanes = f.store.lanes().await.unwrap();
     let broken = lanes.iter().find(|view| view.name.as_str() == "broken").unwrap();
-    assert_eq!(broken.breaker, Some("open"));
+    let figures =
+        BreakerFigures { state: BreakerState::Open(start + 30 * SECOND), opened: 1, half_opened: 0, closed: 0 };
+    assert_eq!((broken.breaker, broken.cadence), (Some(figures), None));
     assert!(f.claim_ids("broken").await.is_empty());
 
     f.add("throttled", "acme").await;

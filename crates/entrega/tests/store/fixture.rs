@@ -11,7 +11,7 @@ use entrega::chance::Chance;
 use entrega::clock::Clock;
 use entrega::store::redis::{RedisOptions, TimeOf};
 use entrega::store::{ClaimBatch, ClaimedJob, JobView, Settlement, Store, StoreError, Submitted};
-use entrega_core::breaker::BreakerPolicy;
+use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::decide::{Failure, Transition};
@@ -76,10 +76,13 @@ impl Setup {
 }
 
 /// A lane for each thing that a lane can do; `http` holds nothing back.
-fn policies() -> [(&'static str, LanePolicy); 9] {
+fn policies() -> [(&'static str, LanePolicy); 10] {
     let http = LanePolicy { concurrency: 10_000, tenant_concurrency: 10_000, ..LanePolicy::http() };
     let throttle = ThrottlePolicy { max_requests: 2, per: 60 * SECOND, scope: Scope::Lane };
-    let breaker = BreakerPolicy { failures: 1, open: 30 * SECOND, probe_timeout: 30 * SECOND };
+    let breaker =
+        BreakerPolicy { failures: 1, open: 30 * SECOND, probe_timeout: 30 * SECOND, when_open: WhenOpen::Hold };
+    let passing = BreakerPolicy { when_open: WhenOpen::Pass, ..breaker };
+    let cadence = Some(CadencePolicy::starting_at(SECOND));
     let narrow = LanePolicy { capacity: FEW as u32, ..http.clone() };
     let dead_letters = DeadLetterPolicy { ttl: HOUR, cap: FEW as u32 };
     [
@@ -87,7 +90,8 @@ fn policies() -> [(&'static str, LanePolicy); 9] {
         ("shared", LanePolicy { concurrency: 4, tenant_concurrency: 1, ..http.clone() }),
         ("throttled", LanePolicy { throttle: Some(throttle), ..http.clone() }),
         ("broken", LanePolicy { breaker: Some((breaker, Scope::Lane)), ..http.clone() }),
-        ("paced", LanePolicy { cadence: Some(CadencePolicy::starting_at(SECOND)), ..http.clone() }),
+        ("paced", LanePolicy { cadence: cadence.clone(), ..http.clone() }),
+        ("passing", LanePolicy { breaker: Some((passing, Scope::Lane)), cadence, ..http.clone() }),
         ("urgent", LanePolicy { on_full: OnFull::Preempt, ..narrow.clone() }),
         ("narrow", narrow),
         ("small", LanePolicy { dead_letters, ..http.clone() }),

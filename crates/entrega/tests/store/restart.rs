@@ -244,6 +244,22 @@ async fn a_crash_after_an_orderly_restart_does_not_refill_a_throttle() {
     assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(f.now() + 60 * SECOND)));
 }
 
+#[tokio::test]
+async fn a_crash_does_not_bring_a_tick_forward() {
+    let home = Home::new();
+    let f = home.open();
+    f.submit_all((0..3).map(|_| f.job("paced", "acme")).collect()).await;
+    let tick = f.now() + SECOND;
+    f.done(f.claim_one("paced").await).await;
+    f.advance(SECOND / 4);
+    f.store.release().await.unwrap();
+    let f = home.reopen(f);
+    assert_eq!(f.claim("paced", 1).await.wake_at, Some(tick), "after an orderly stop, a tick after the last start");
+    let f = home.reopen(f);
+    let claims = f.claim("paced", 1).await;
+    assert_eq!((claims.jobs.len(), claims.wake_at), (0, Some(f.now() + SECOND)), "after any other, a tick from now");
+}
+
 /// A program may run its engine again after it stopped it: then what was written down is out of date.
 #[tokio::test]
 async fn a_crash_after_a_store_went_on_does_not_refill_a_throttle() {

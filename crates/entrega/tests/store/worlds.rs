@@ -141,6 +141,13 @@ macro_rules! exercise {
                 breaker_and_retry_after_are_named_with_their_end
                 what_does_not_wait_has_no_explanation
             }
+            passing {
+                jobs_pass_an_open_breaker_at_once_and_no_gate_counts_them
+                while_a_probe_is_under_way_the_others_pass_and_teach_nothing
+                a_start_that_called_nobody_is_given_back
+                a_start_that_is_given_back_does_not_take_a_penalty_along
+                a_probe_that_called_nobody_lets_another_probe_at_once
+            }
             registry {
                 a_key_is_found_by_its_hash_until_it_is_removed
                 a_key_put_again_answers_to_its_new_hash_only

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use entrega_core::breaker::{Breaker, BreakerPolicy, Pass};
+use entrega_core::breaker::{Breaker, BreakerPolicy, Pass, WhenOpen};
 use entrega_core::email::MailRefusal;
 use entrega_core::outcome::{Lesson, Protocol};
 use parking_lot::Mutex;
@@ -24,7 +24,8 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn new(transport: Box<dyn Transport>, clock: Clock) -> Route {
-        let policy = BreakerPolicy { failures: FAILURES, open: OPEN, probe_timeout: PROBE_TIMEOUT };
+        let policy =
+            BreakerPolicy { failures: FAILURES, open: OPEN, probe_timeout: PROBE_TIMEOUT, when_open: WhenOpen::Hold };
         Route { transport, breaker: Mutex::new(Breaker::new(policy)), clock }
     }
 
@@ -58,7 +59,8 @@ impl Route {
                 }
             }
             Lesson::Up | Lesson::Slower(_) => breaker.succeed(),
-            Lesson::Nothing => breaker.give_up_probe(now),
+            Lesson::Nothing | Lesson::Unused => breaker.give_up_probe(now),
+            Lesson::Apart => {}
         }
         sent
     }

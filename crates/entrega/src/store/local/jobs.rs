@@ -198,8 +198,8 @@ impl JobStore for LocalStore {
                 dead_letters: dead.open_in(&lane.name),
                 paused: machine.is_paused(),
                 hold: machine.held_by(now),
-                breaker: machine.breaker_state(now).map(|state| state.as_str()),
-                interval: machine.interval(),
+                breaker: machine.breaker(now),
+                cadence: machine.cadence(),
                 oldest: machine.oldest(),
             }
         });
@@ -314,6 +314,7 @@ impl Shared {
             generation: claimed.generation,
             history,
             expires: claimed.expires,
+            past_breaker: claimed.past_breaker,
         })
     }
 

@@ -1,6 +1,6 @@
-//! The last starts of throttled lanes, over an orderly stop.
+//! The last starts of throttled and paced lanes, over an orderly stop.
 //! Invariant: they are on disk only while nothing is started: written when the store is released, gone before the next
-//! claim. So a crash leaves none, and every throttle then counts as used up.
+//! claim. So a crash leaves none, and every throttle and tick then counts as used up.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::store::StoreError;
 const STARTS: &str = "starts/";
 
 impl Shared {
-    /// Writes down what every throttle must know to go on.
+    /// Writes down what every gate must know to go on.
     pub(super) async fn keep_starts(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.changes.lock().await;
         // Before the machines are asked: whoever claims after them sees it.
@@ -48,7 +48,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets every throttle go on where it stopped, or count as used up where nobody knows.
+    /// Lets every gate go on where it stopped, or count as used up where nobody knows.
     pub(super) fn recover_starts(&self) -> Result<(), DiskError> {
         let mut found: BTreeMap<String, Starts> = BTreeMap::new();
         let mut batch = Batch::default();

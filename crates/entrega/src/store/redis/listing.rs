@@ -1,6 +1,10 @@
 //! Looking at jobs and lanes.
 //! Invariant: a listing is ordered by id, newest first; a page looks at a bounded number of jobs, in short calls.
 
+use std::time::Duration;
+
+use entrega_core::breaker::{BreakerFigures, BreakerState};
+use entrega_core::cadence::CadenceFigures;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Priority};
@@ -234,18 +238,12 @@ impl Shared {
     pub(super) async fn lane_view(&self, lane: &LaneCell) -> Result<LaneView, StoreError> {
         let call = Call::new(self, lane, Verb::Figures).arg("lane").arg(self.node_of(lane));
         let answer = call.make(self).await.map_err(|error| store_error(&error))?;
-        let [paused, sizes, blocked, dead, hold, breaker, interval, oldest] = LOOKING.fields(answer)?;
+        let [paused, sizes, blocked, dead, hold, breaker, cadence, oldest] = LOOKING.fields(answer)?;
         let paused = LOOKING.number(&paused)? == 1;
         let mut counts = [[0; 5]; 3];
         for (count, value) in counts.as_flattened_mut().iter_mut().zip(LOOKING.rows(sizes)?) {
             *count = LOOKING.small(&value)?;
         }
-        let breaker = match LOOKING.word(breaker)?.as_str() {
-            "open" => Some("open"),
-            "half_open" => Some("half_open"),
-            "closed" => Some("closed"),
-            _ => None,
-        };
         Ok(LaneView {
             name: lane.name.clone(),
             policy: lane.policy.clone(),
@@ -254,8 +252,8 @@ impl Shared {
             dead_letters: LOOKING.small(&dead)?,
             paused,
             hold: matches!(hold, Value::Array(_)).then(|| read_hold(hold)).transpose()?,
-            breaker,
-            interval: LOOKING.moment(&interval)?.map(|length| length.since(Time::ZERO)),
+            breaker: matches!(breaker, Value::Array(_)).then(|| read_breaker(breaker)).transpose()?,
+            cadence: matches!(cadence, Value::Array(_)).then(|| read_cadence(cadence)).transpose()?,
             oldest: LOOKING.ids(oldest)?.iter().map(JobId::made_at).min(),
         })
     }
@@ -312,6 +310,25 @@ fn read_mark(row: Value) -> Result<Mark, StoreError> {
     };
     let notes = LOOKING.rows(notes)?.into_iter().map(|note| LOOKING.word(note)).collect::<Result<_, _>>()?;
     Ok(Mark { status, generation: LOOKING.small(&generation)?, discarded: LOOKING.text(discarded)?, notes })
+}
+
+fn read_breaker(row: Value) -> Result<BreakerFigures, StoreError> {
+    let [state, until, opened, half_opened, closed] = LOOKING.fields(row)?;
+    let word = LOOKING.word(state)?;
+    let state = match (word.as_str(), LOOKING.moment(&until)?) {
+        ("open", Some(until)) => BreakerState::Open(until),
+        ("half_open", _) => BreakerState::HalfOpen,
+        ("closed", _) => BreakerState::Closed,
+        _ => return Err(LOOKING.wrong(format!("breaker {word}"))),
+    };
+    let [opened, half_opened, closed] = [opened, half_opened, closed].map(|count| LOOKING.number(&count));
+    Ok(BreakerFigures { state, opened: opened?, half_opened: half_opened?, closed: closed? })
+}
+
+fn read_cadence(row: Value) -> Result<CadenceFigures, StoreError> {
+    let [interval, penalties] = LOOKING.fields(row)?;
+    let interval = Duration::from_micros(LOOKING.number(&interval)?);
+    Ok(CadenceFigures { interval, penalties: LOOKING.number(&penalties)? })
 }
 
 fn read_hold(row: Value) -> Result<Hold, StoreError> {

@@ -40,6 +40,7 @@
 //!
 //! Within lanes, ids are their 16 bytes; moments are microseconds.
 
+use entrega_core::breaker::WhenOpen;
 use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnFull, Scope};
@@ -133,6 +134,7 @@ struct ToldBreaker {
     failures: u32,
     open: f64,
     probe: f64,
+    pass: bool,
     scope: Scope,
 }
 
@@ -171,6 +173,7 @@ impl Told {
                 failures: breaker.failures,
                 open: micros(breaker.open),
                 probe: micros(breaker.probe_timeout),
+                pass: breaker.when_open == WhenOpen::Pass,
                 scope: *scope,
             }),
             cadence: policy.cadence.as_ref().map(|cadence| ToldCadence {

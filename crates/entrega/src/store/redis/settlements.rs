@@ -189,6 +189,8 @@ impl Sending {
             Lesson::Down => (2, None),
             Lesson::Slower(pause) => (3, pause),
             Lesson::Nothing => (4, None),
+            Lesson::Apart => (5, None),
+            Lesson::Unused => (6, None),
         };
         let micros_of = |length: Duration| length.as_secs_f64() * 1_000_000.0;
         let mut head = Vec::with_capacity(60);

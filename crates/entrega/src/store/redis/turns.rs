@@ -137,6 +137,7 @@ impl Shared {
             generation: head.generation,
             history,
             expires: offset.to_node(head.expires),
+            past_breaker: head.past_breaker,
         }))
     }
 }
@@ -148,6 +149,7 @@ struct Head {
     attempt: u16,
     generation: u8,
     expires: Time,
+    past_breaker: bool,
 }
 
 impl Head {
@@ -159,6 +161,7 @@ impl Head {
             attempt: u16::from_be_bytes(fields.take(2)?.try_into().ok()?),
             generation: fields.take(1)?[0],
             expires: fields.moment()?,
+            past_breaker: fields.take(1)?[0] == 1,
         })
     }
 }

@@ -3,21 +3,28 @@
 
 local function hold_row(name, till) return { name, till or -1 } end
 
+-- The state of the lane's breaker, until when, and its counts.
+local function breaker_row()
+  if not (lane_gate and lane_gate.breaker) then return false end
+  local kept = state.gate
+  local is_open = kept.shut == 'open' and now < kept.till
+  return { is_open and 'open' or kept.shut and 'half_open' or 'closed', is_open and kept.till or -1, kept.opened or 0,
+    kept.half_opened or 0, kept.closed or 0 }
+end
+
+local function cadence_row()
+  if not (lane_gate and lane_gate.cadence) then return false end
+  return { state.gate.interval or lane_gate.cadence.initial, state.gate.penalties or 0 }
+end
+
 local function lane_row()
   local held, till = lane.lane_hold(ARGV[5])
-  local breaker = 'none'
-  if lane_gate and lane_gate.breaker then
-    breaker = 'closed'
-    if state.gate.shut then breaker = state.gate.shut == 'open' and now < state.gate.till and 'open' or 'half_open' end
-  end
-  local interval = -1
-  if lane_gate and lane_gate.cadence then interval = state.gate.interval or lane_gate.cadence.initial end
   local oldest = {}
   for priority = 0, 2 do
     oldest[#oldest + 1] = redis.call('ZRANGE', P .. 'arrivals:' .. priority, 0, 0)[1]
   end
   return { state.paused and 1 or 0, state.sizes, state.blocked, state.dead,
-    held and hold_row(held, till) or false, breaker, interval, oldest }
+    held and hold_row(held, till) or false, breaker_row(), cadence_row(), oldest }
 end
 
 local function explain()

@@ -6,9 +6,9 @@
 
 -- Id, token, what becomes of it, lesson, pause, took, a moment, an expiry, whether there is a text, and an outbox.
 local SETTLED = '>c16dBBddddBB'
-local LESSONS = { 'up', 'down', 'slower', 'nothing' }
--- Id, token, attempt, generation, expiry.
-local TO_ATTEMPT = '>c16dHBd'
+local LESSONS = { 'up', 'down', 'slower', 'nothing', 'apart', 'unused' }
+-- Id, token, attempt, generation, expiry, whether it went past an open breaker.
+local TO_ATTEMPT = '>c16dHBdB'
 -- What the jobs of one claim carry, at most: an answer must not take long to send.
 local CARRIED_MAX = 8388608
 
@@ -122,9 +122,9 @@ end
 -- What is claimed: ids, heads, and which of them have a history.
 local claimed, heads, with_history, expired, carried_bytes = {}, {}, {}, {}, 0
 
-local function hand_out(id, token, attempt, generation, expires, has_history)
+local function hand_out(id, token, attempt, generation, expires, has_history, is_past)
   claimed[#claimed + 1] = id
-  heads[#heads + 1] = struct.pack(TO_ATTEMPT, id, token, attempt, generation, expires)
+  heads[#heads + 1] = struct.pack(TO_ATTEMPT, id, token, attempt, generation, expires, is_past and 1 or 0)
   if has_history == 1 then with_history[#claimed] = true end
 end
 
@@ -136,10 +136,17 @@ local function expire(e)
   lane.drop(e.id, 'dropped', 'ttl_expired: it was still waiting when its time to live ended')
 end
 
-local function start(e)
+local function start(e, is_past)
+  local t = lane.enter(e.tenant)
   lane.unlist(e)
-  lane.start_of(lane.enter(e.tenant), 1)
-  lane.gate_start(lane_gate)
+  lane.start_of(t, 1)
+  if is_past then
+    state.past = (state.past or 0) + 1
+  else
+    lane.gate_start(lane_gate, e.id)
+    lane.gate_start(t.gate, e.id)
+  end
+  e.is_past = is_past
   carried_bytes = carried_bytes + e.size
   lane.count(e, -1)
   e.place = RUNNING
@@ -150,7 +157,7 @@ local function start(e)
   nodes[node] = lane.node_running(node) + 1
   leases[e.id] = lease_end
   lane.touch(e)
-  hand_out(e.id, e.token, e.attempt, e.generation, e.expires, e.has_history)
+  hand_out(e.id, e.token, e.attempt, e.generation, e.expires, e.has_history, is_past)
 end
 
 -- Starts a ready job of a tenant that stands behind no gate; whether it was one.
@@ -172,7 +179,7 @@ local function start_plain(id, packed, owner)
 end
 
 -- Starts what is not too late.
-local function start_all(ids, owner, priority)
+local function start_all(ids, owner, priority, is_past)
   if #ids == 0 then return end
   local found = redis.call('HMGET', LIVE, unpack(ids))
   local is_plain = not lane_gate and not owner.gate
@@ -191,7 +198,7 @@ local function start_all(ids, owner, priority)
           expire(e)
         else
           if started == 0 then lane.begin_turn(owner, priority) end
-          start(e)
+          start(e, is_past)
           started = started + 1
         end
       end
@@ -227,7 +234,7 @@ local function claim()
     lane.unpark_all()
   end
   while #claimed < max and #expired < MOVES_MAX and carried_bytes < CARRIED_MAX do
-    local held, till = lane.lane_hold(node)
+    local held, till, is_past = lane.lane_hold(node)
     if held then return till end
     local room = policy.concurrency + policy.ahead - nodes[node]
     local ids, owner, priority = lane.take_front(math.min(max - #claimed, room))
@@ -235,7 +242,7 @@ local function claim()
       if is_tired then return now end
       return next_moment()
     end
-    start_all(ids, owner, priority)
+    start_all(ids, owner, priority, is_past)
   end
   -- Enough for one call; unless all slots are taken there may be more at once.
   if #claimed < max then return now end

@@ -6,7 +6,8 @@ local entries, entries_touched = {}, {}
 function lane.read_entry(id, packed)
   local place, priority, generation, has_history, attempt, size, due, expires, token, tenant, node =
     struct.unpack(FORMAT, packed)
-  return { id = id, place = place, priority = priority, generation = generation, has_history = has_history,
+  local is_past = place == PAST
+  return { id = id, place = is_past and RUNNING or place, is_past = is_past, priority = priority, generation = generation, has_history = has_history,
     attempt = attempt, size = size, due = due, expires = expires, token = token, tenant = tenant, node = node }
 end
 

@@ -19,16 +19,22 @@ function lane.throttle_next(gate)
   return gate.oldest + gate.throttle.per
 end
 
--- What holds a start now: its name and until when, `nil` for "until an attempt has ended".
+-- Whether the breaker lets nobody through, and until when, `nil` for "until an attempt has ended".
+function lane.breaker_shut(kept, running)
+  if kept.shut then return now < kept.till, kept.till end
+  return running >= (kept.ramp or RAMP_FREE), nil
+end
+
+-- What holds a start now: its name and until when, `nil` for "until an attempt has ended"; and if nothing does, whether
+-- the job goes past the gate, because its destination is down and is not going to be called. `running` are those that
+-- came through here.
 function lane.gate_hold(gate, running)
   if not gate then return nil end
   local kept = gate.kept
   if gate.breaker then
-    if not kept.shut then
-      if running >= (kept.ramp or RAMP_FREE) then return 'breaker', nil end
-    elseif now < kept.till then
-      return 'breaker', kept.till
-    end
+    local shut, till = lane.breaker_shut(kept, running)
+    if shut and gate.breaker.pass then return nil, nil, true end
+    if shut then return 'breaker', till end
   end
   if now < (kept.not_before or 0) then return 'retry_after', kept.not_before end
   if gate.throttle then
@@ -39,9 +45,12 @@ function lane.gate_hold(gate, running)
   return nil
 end
 
-function lane.gate_start(gate)
+-- Records the start of a job.
+function lane.gate_start(gate, id)
   if not gate then return end
   local kept = gate.kept
+  -- Whose the last start is.
+  kept.last = id
   if gate.throttle then
     lane.throttle_next(gate)
     while gate.count >= gate.throttle.max do
@@ -54,11 +63,35 @@ function lane.gate_start(gate)
     gate.count = gate.count + 1
     gate.oldest = nil
   end
-  if gate.cadence then kept.next = now + (kept.interval or gate.cadence.initial) end
+  if gate.cadence then
+    kept.without_last = kept.next
+    kept.next = now + (kept.interval or gate.cadence.initial)
+  end
   if gate.breaker and kept.shut then
     kept.shut = 'probing'
     kept.till = now + gate.breaker.probe
+    kept.half_opened = (kept.half_opened or 0) + 1
   end
+end
+
+-- A probe ended without saying anything about the destination: another may go.
+function lane.give_up_probe(kept)
+  if kept.shut == 'probing' then
+    kept.shut = 'open'
+    kept.till = now
+  end
+end
+
+-- Gives back the start of a job that called nobody, unless others started since.
+function lane.gate_give_back(gate, id)
+  local kept = gate.kept
+  if kept.last ~= id then return end
+  if gate.throttle and redis.call('RPOP', gate.starts) then
+    gate.count = nil
+    gate.oldest = nil
+  end
+  if gate.cadence then kept.next = kept.without_last end
+  if gate.breaker then lane.give_up_probe(kept) end
 end
 
 function lane.breaker_learn(gate, lesson)
@@ -71,23 +104,26 @@ function lane.breaker_learn(gate, lesson)
       kept.ramp = 1
       kept.failures = 0
       kept.shut = nil
+      kept.closed = (kept.closed or 0) + 1
     end
   elseif lesson == 'down' then
     local failures = (kept.failures or 0) + 1
     if kept.shut == 'probing' or (not kept.shut and (failures >= gate.breaker.failures or ramp ~= RAMP_FREE)) then
       kept.shut = 'open'
       kept.till = now + gate.breaker.open
+      kept.opened = (kept.opened or 0) + 1
     elseif not kept.shut then
       kept.failures = failures
     end
-  elseif kept.shut == 'probing' then
-    kept.shut = 'open'
-    kept.till = now
+  else
+    lane.give_up_probe(kept)
   end
 end
 
-function lane.gate_learn(gate, lesson, pause, took)
-  if not gate then return end
+-- Learns from the outcome of a job.
+function lane.gate_learn(gate, id, lesson, pause, took)
+  if not gate or lesson == 'apart' then return end
+  if lesson == 'unused' then return lane.gate_give_back(gate, id) end
   local kept, cadence = gate.kept, gate.cadence
   if lesson == 'slower' and pause >= 0 then
     kept.not_before = math.max(kept.not_before or 0, now + math.min(pause, PAUSE_MAX))
@@ -98,6 +134,8 @@ function lane.gate_learn(gate, lesson, pause, took)
       kept.penalties = (kept.penalties or 0) + 1
       kept.interval = math.min(interval * cadence.penalty, cadence.max)
       kept.next = math.max(kept.next or 0, now + kept.interval)
+      -- A start that is given back does not take the penalty along.
+      kept.without_last = math.max(kept.without_last or 0, now + kept.interval)
     elseif lesson == 'up' then
       kept.interval = math.max(interval - cadence.step, cadence.min)
     end

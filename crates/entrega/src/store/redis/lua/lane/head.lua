@@ -15,7 +15,8 @@ local FOREVER = 9007199254740991
 local RAMP_FREE = 4294967295
 local PAUSE_MAX = 86400000000
 local MOVES_MAX = 1000
-local READY, DELAYED, RUNNING, BLOCKED = 1, 2, 3, 4
+-- Of a running job that went past the gates, the place is written down as PAST.
+local READY, DELAYED, RUNNING, BLOCKED, PAST = 1, 2, 3, 4, 5
 local PENDING, REPLAYING, REPLAYED, DISCARDED = 1, 2, 3, 4
 
 local now = tonumber(ARGV[1])

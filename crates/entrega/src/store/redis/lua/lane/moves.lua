@@ -13,12 +13,13 @@ function lane.next_token()
   return state.token
 end
 
--- What keeps a node from starting anything of the lane: its name, and until when.
+-- What keeps a node from starting anything of the lane: its name, and until when; and if nothing does, whether the next
+-- job goes past the gates.
 function lane.lane_hold(node)
   if state.paused then return 'paused', nil end
   if lane.node_running(node) >= policy.concurrency + policy.ahead then return 'concurrency', nil end
   if not lane_gate then return nil end
-  return lane.gate_hold(lane_gate, lane.running_in_all())
+  return lane.gate_hold(lane_gate, lane.running_in_all() - (state.past or 0))
 end
 
 -- Moves an entry from wherever it comes to ready or delayed.
@@ -75,11 +76,16 @@ function lane.release_due()
   end
 end
 
--- An attempt is over, however it ended.
+-- An attempt is over, however it ended. From one that went past the gates they learn nothing, whatever it says.
 function lane.end_attempt(e, lesson, pause, took)
   local t = lane.enter(e.tenant)
-  lane.gate_learn(lane_gate, lesson, pause, took)
-  lane.gate_learn(t.gate, lesson, pause, took)
+  if e.is_past then
+    e.is_past = false
+    state.past = state.past - 1
+  else
+    lane.gate_learn(lane_gate, e.id, lesson, pause, took)
+    lane.gate_learn(t.gate, e.id, lesson, pause, took)
+  end
   t.running = t.running - 1
   tenants_touched[t.name] = true
   -- A gate may have opened with what this attempt taught it.

@@ -267,6 +267,5 @@ function lane.start_of(t, jobs)
   t.running = t.running + jobs
   t.processed = t.processed + jobs
   t.last = now
-  lane.gate_start(t.gate)
   tenants_touched[t.name] = true
 end

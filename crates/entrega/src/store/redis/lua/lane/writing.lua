@@ -24,8 +24,8 @@ function lane.write_entries()
     local e = entries[id]
     if e then
       set[#set + 1] = id
-      set[#set + 1] = struct.pack(FORMAT, e.place, e.priority, e.generation, e.has_history, e.attempt, e.size, e.due,
-        e.expires, e.token, #e.tenant, e.tenant, #e.node, e.node)
+      set[#set + 1] = struct.pack(FORMAT, e.is_past and PAST or e.place, e.priority, e.generation, e.has_history, e.attempt,
+        e.size, e.due, e.expires, e.token, #e.tenant, e.tenant, #e.node, e.node)
     else
       gone[#gone + 1] = id
     end
