@@ -6,6 +6,7 @@
 //! - [`policy`]: what a lane may be told
 //! - [`lane`]: admission, order, gates, delays ([`throttle`], [`cadence`], [`breaker`] are its gates)
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
+//! - [`idempotency`]: names under which repeating something is safe
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
 //! - [`webhook`]: secrets, and signatures as they are made and checked; [`excerpt`]: what a receiver answered
@@ -22,6 +23,7 @@ pub mod decide;
 pub mod email;
 pub mod excerpt;
 pub mod id;
+pub mod idempotency;
 pub mod job;
 pub mod lane;
 pub mod mask;
