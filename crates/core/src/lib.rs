@@ -6,6 +6,7 @@
 //! - [`policy`]: what a lane may be told
 //! - [`lane`]: admission, order, gates, delays ([`throttle`], [`cadence`], [`breaker`] are its gates)
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
+//! - [`retry_budget`]: how often failed calls may be repeated, for callers without a lane
 //! - [`idempotency`]: names under which repeating something is safe
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
@@ -30,6 +31,7 @@ pub mod mask;
 pub mod name;
 pub mod outcome;
 pub mod policy;
+pub mod retry_budget;
 pub mod throttle;
 pub mod time;
 pub mod webhook;
