@@ -6,7 +6,7 @@
 //! - [`policy`]: what a lane may be told
 //! - [`lane`]: admission, order, gates, delays ([`throttle`], [`cadence`], [`breaker`] are its gates)
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
-//! - [`retry_budget`]: how often failed calls may be repeated, for callers without a lane
+//! - [`retry_budget`], [`rate_limit`] → [`adaptive`]: how often a destination is called, for callers without a lane
 //! - [`idempotency`]: names under which repeating something is safe
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
@@ -15,6 +15,7 @@
 //! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
 //! (a number in 0..1) are arguments, so every rule is tested without waiting.
 
+pub mod adaptive;
 pub mod backoff;
 pub mod breaker;
 pub mod cadence;
@@ -31,6 +32,7 @@ pub mod mask;
 pub mod name;
 pub mod outcome;
 pub mod policy;
+pub mod rate_limit;
 pub mod retry_budget;
 pub mod throttle;
 pub mod time;

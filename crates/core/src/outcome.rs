@@ -125,6 +125,16 @@ impl FaultKind {
             FaultKind::Held => "held",
         }
     }
+
+    /// What it says about the destination: that it is down, or nothing when it was never reached.
+    pub const fn lesson(self) -> Lesson {
+        match self {
+            FaultKind::Resolve | FaultKind::Connect | FaultKind::Tls | FaultKind::Timeout | FaultKind::Aborted => {
+                Lesson::Down
+            }
+            FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
+        }
+    }
 }
 
 impl Outcome {
@@ -181,21 +191,11 @@ impl Outcome {
         }
     }
 
-    /// What the gates of a lane learn from it. Only "the destination is down" counts against a breaker:
-    /// a 404 comes from a healthy server, and a 429 from one that asks for patience.
+    /// What the gates of a lane learn from it.
     pub fn lesson(&self) -> Lesson {
         match self {
-            Outcome::Answer(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
-                Lesson::Slower(answer.retry_after)
-            }
-            Outcome::Answer(answer) if answer.status.is_server_error() => Lesson::Down,
-            Outcome::Answer(_) => Lesson::Up,
-            Outcome::Fault(fault) => match fault.kind {
-                FaultKind::Resolve | FaultKind::Connect | FaultKind::Tls | FaultKind::Timeout | FaultKind::Aborted => {
-                    Lesson::Down
-                }
-                FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
-            },
+            Outcome::Answer(answer) => Lesson::of_status(answer.status, answer.retry_after),
+            Outcome::Fault(fault) => fault.kind.lesson(),
             Outcome::SwitchedOff(_) => Lesson::Nothing,
             Outcome::Mail(mailed) => mailed.lesson(),
             Outcome::Spread(_) => Lesson::Up,
@@ -226,4 +226,16 @@ pub enum Lesson {
     Apart,
     /// Nothing, and nobody was called: the start that was taken for it is given back.
     Unused,
+}
+
+impl Lesson {
+    /// What an answer says. Only "the destination is down" counts against a breaker: a 404 comes from a healthy server,
+    /// and a 429 from one that asks for patience.
+    pub fn of_status(status: StatusCode, retry_after: Option<Duration>) -> Lesson {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => Lesson::Slower(retry_after),
+            status if status.is_server_error() => Lesson::Down,
+            _ => Lesson::Up,
+        }
+    }
 }
