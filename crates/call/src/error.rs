@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use entrega_core::outcome::FaultKind;
 use hyper_util::client::legacy;
 use rustls::pki_types::pem;
 use thiserror::Error;
@@ -98,6 +99,20 @@ impl CallError {
             Self::ConnectTimeout { .. } | Self::Timeout => "timeout",
             Self::Aborted { .. } => "aborted",
             Self::BadRequest(_) => "bad_request",
+        }
+    }
+
+    /// What kind of fault this is to the rules that judge it.
+    #[must_use]
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Self::Resolve { .. } => FaultKind::Resolve,
+            Self::Forbidden(_) => FaultKind::Forbidden,
+            Self::Connect { .. } => FaultKind::Connect,
+            Self::Tls { .. } => FaultKind::Tls,
+            Self::ConnectTimeout { .. } | Self::Timeout => FaultKind::Timeout,
+            Self::Aborted { .. } => FaultKind::Aborted,
+            Self::BadRequest(_) => FaultKind::Invalid,
         }
     }
 

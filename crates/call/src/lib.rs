@@ -18,25 +18,42 @@
 //! - `error`: everything that can go wrong with a call.
 //! - `retry_after`: what a destination asks for in `Retry-After`.
 //!
-//! Deliberately absent: redirects, decompression, cookies, proxies, HTTP/2, and any retry of a
-//! request of which a byte may have been sent. Nothing here knows queues or reads the clock.
+//! Around a call, or around anything else that may fail for a while:
+//!
+//! - `retry`: [`with_retry`]: policies, classifiers, ends, log lines.
+//! - `gate`: what every attempt passes: throttle, breaker, retry budget.
+//! - `clock` and `chance`: the only places that read time and draw chance.
+//!
+//! Deliberately absent: redirects, decompression, cookies, proxies, HTTP/2. [`Client`] itself never
+//! repeats a request of which a byte may have been sent. Nothing here knows queues.
 
 mod address;
 mod answer;
+mod chance;
 mod client;
+mod clock;
 mod connect;
 mod error;
+mod gate;
 mod headers;
 mod resolve;
+mod retry;
 mod retry_after;
 mod tls;
 mod url;
 
 pub use address::{AddressFilter, ForbiddenAddress};
 pub use answer::Answer;
+pub use chance::Chance;
 pub use client::{Client, ClientConfig};
+pub use clock::Clock;
 pub use error::{CallError, ClientError, RequestProblem};
+pub use gate::{BreakerGate, BreakerOpen, BudgetGate, Gates, OnThrottleTimeout, Passage, ThrottleGate, ThrottleWait};
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
 pub use resolve::{LookUp, Resolve, SystemResolver};
+pub use retry::{
+    AttemptContext, AttemptEnded, AttemptError, Classifier, Completed, Description, GaveUp, GivenUp, Judgement,
+    LogFields, Observer, Operation, Retrier, RetryPolicy, Rules, Stopped, ThrottleWaited, Waiting, with_retry,
+};
 pub use retry_after::{RETRY_AFTER_MAX, parse_retry_after};
 pub use url::{URL_BYTES_MAX, UrlProblem};

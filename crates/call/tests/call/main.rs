@@ -1,5 +1,8 @@
-//! Calls against real servers on loopback.
+//! Calls against real servers on loopback, and what needs no server under paused time.
 
+mod gates;
 mod plain;
+mod retry;
 mod server;
 mod tls;
+mod world;
