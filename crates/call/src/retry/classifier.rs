@@ -2,6 +2,7 @@
 //! Invariant: an answer that is retried keeps the wait its destination asked for.
 //! Never: reads a body or shows one, unless a rule says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_core::classify::{Dialect, Rule, Statuses, Verdict, classify_facts};
@@ -74,15 +75,15 @@ where
     }
 }
 
-/// Rules over answers and errors of HTTP calls, as lanes have them; the first that matches wins.
+/// Rules over answers and errors of HTTP calls, as lanes have them; the first that matches wins. Clones are cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules(Arc<[Rule]>);
 
 impl Rules {
     /// The default rules of a dialect.
     #[must_use]
     pub fn of(dialect: Dialect) -> Rules {
-        Rules(dialect.rules())
+        Rules(dialect.rules().into())
     }
 
     /// Network errors, timeouts, 408, 425, 429 and 5xx are retried.
@@ -99,9 +100,8 @@ impl Rules {
 
     /// With one more rule before all others.
     #[must_use]
-    pub fn preceded_by(mut self, rule: Rule) -> Rules {
-        self.0.insert(0, rule);
-        self
+    pub fn preceded_by(self, rule: Rule) -> Rules {
+        Rules(std::iter::once(rule).chain(self.0.iter().cloned()).collect())
     }
 
     /// For operations that create what is not there yet: a 409 says that it is there, which is what was wanted.

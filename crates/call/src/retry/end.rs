@@ -1,5 +1,6 @@
 //! Ends: what a caller gets when no further attempt is made.
-//! Invariant: an answer is given back as an answer, whatever it says; an error says how often was tried and why not again.
+//! Invariant: an answer is given back as an answer, whatever it says; an error says how often it was tried, and why not
+//! once more.
 //! Never: hides the last answer or error behind one of its own.
 
 use std::error::Error as StdError;
@@ -41,6 +42,11 @@ pub struct Completed<T> {
     pub stopped: Option<Stopped>,
 }
 
+/// `1 attempt`, `4 attempts`.
+pub(crate) fn counted(attempts: u32) -> String {
+    format!("{attempts} attempt{}", if attempts == 1 { "" } else { "s" })
+}
+
 /// How the last attempt failed.
 #[derive(Clone, Debug, Error)]
 pub enum AttemptError<E> {
@@ -54,7 +60,7 @@ pub enum AttemptError<E> {
 
 /// An operation that ended without an answer.
 #[derive(Clone, Debug, Error)]
-#[error("{operation} failed after {attempts} attempts: {stopped}")]
+#[error("{operation} failed after {}: {stopped}", counted(*attempts))]
 pub struct GaveUp<E> {
     /// The operation's name.
     pub operation: String,

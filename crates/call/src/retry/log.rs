@@ -94,7 +94,8 @@ pub(super) fn retrying(subject: &Subject<'_>, with: EndedWith, attempt: u32, del
 }
 
 pub(super) fn waiting(subject: &Subject<'_>, attempt: u32, base: Duration, wait: Duration) {
-    line!(debug, subject, "Waiting before retry", attempt, base_delay_ms = millis(base), final_delay_ms = millis(wait),);
+    let (base, wait) = (millis(base), millis(wait));
+    line!(debug, subject, "Waiting before retry", attempt, base_delay_ms = base, final_delay_ms = wait,);
 }
 
 pub(super) fn gave_up(subject: &Subject<'_>, with: EndedWith, attempt: u32, stopped: Stopped, about: &Description) {

@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use classifier::{Classifier, Description, Judgement, Rules};
+pub(crate) use end::counted;
 pub use end::{AttemptError, Completed, GaveUp, Stopped};
 pub use observe::{AttemptEnded, GivenUp, Observer, ThrottleWaited, Waiting};
 pub use operation::{AttemptContext, LogFields, Operation};

@@ -42,7 +42,7 @@ pub struct Operation<C = Rules> {
     pub(crate) classifier: C,
     pub(crate) idempotency_key: Option<Arc<str>>,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) fields: LogFields,
+    pub(crate) fields: Arc<LogFields>,
 }
 
 impl Operation<Rules> {
@@ -63,7 +63,7 @@ impl<C> Operation<C> {
     /// Anything, judged by a classifier of your own, such as a closure over `&Result<T, E>`.
     #[must_use]
     pub fn new(name: &str, classifier: C) -> Operation<C> {
-        Operation { name: name.into(), classifier, idempotency_key: None, deadline: None, fields: LogFields::default() }
+        Operation { name: name.into(), classifier, idempotency_key: None, deadline: None, fields: Arc::default() }
     }
 
     /// The key that all attempts carry. Without one, a key is made for each run.
@@ -83,7 +83,7 @@ impl<C> Operation<C> {
     /// Names for its log lines.
     #[must_use]
     pub fn fields(mut self, fields: LogFields) -> Operation<C> {
-        self.fields = fields;
+        self.fields = Arc::new(fields);
         self
     }
 }
@@ -105,4 +105,8 @@ pub struct AttemptContext {
     pub deadline: Instant,
     /// The same for every attempt.
     pub idempotency_key: Arc<str>,
+    /// The operation's name.
+    pub operation: Arc<str>,
+    /// The operation's names for log lines, for those that the attempt writes itself.
+    pub fields: Arc<LogFields>,
 }

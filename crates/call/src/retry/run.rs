@@ -141,6 +141,8 @@ impl<'a, C> Run<'a, C> {
             attempts_max: self.policy.attempts_max(),
             deadline,
             idempotency_key: Arc::clone(&self.key),
+            operation: Arc::clone(&self.operation.name),
+            fields: Arc::clone(&self.operation.fields),
         };
         let result = timeout_at(deadline, attempt(context)).await;
         let now = clock.now();

@@ -1,5 +1,6 @@
 //! Calls against real servers on loopback, and what needs no server under paused time.
 
+mod api;
 mod gates;
 mod plain;
 mod retry;

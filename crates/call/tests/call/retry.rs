@@ -166,12 +166,14 @@ async fn the_whole_ends_with_its_deadline() {
 async fn every_attempt_carries_the_same_key_and_its_own_deadline() {
     let seen = std::sync::Mutex::new(Vec::new());
     let given = Operation::http("ask").idempotency_key("workflow:u:r:resume:v1");
-    for operation in [given, Operation::http("ask")] {
+    let fields = LogFields { job_id: Some("job_1".into()), ..LogFields::default() };
+    for operation in [given, Operation::http("ask")].map(|operation| operation.fields(fields.clone())) {
         let world = world(7);
         let policy = RetryPolicy::default();
         let run = world.run(&operation, &policy, |ctx| {
             let left = world.clock.time(ctx.deadline).since(world.clock.now());
             assert_eq!((left, ctx.attempts_max), (SECOND * 10, 3));
+            assert_eq!((&*ctx.operation, ctx.fields.job_id.as_deref()), ("ask", Some("job_1")));
             seen.lock().unwrap().push(ctx.idempotency_key);
             async { Ok::<_, CallError>(answer(503, &[])) }
         });

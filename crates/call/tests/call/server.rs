@@ -1,6 +1,5 @@
 //! Destinations for the tests: real servers on loopback, some well behaved, some not.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use entrega_call::{AddressFilter, ClientConfig};
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -49,7 +48,7 @@ impl Server {
     /// Answers every request with what `answer` makes of it.
     pub(crate) async fn start<F>(answer: F) -> Self
     where
-        F: Fn(Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + Sync + 'static,
+        F: Fn(Request<Bytes>) -> Response<Full<Bytes>> + Clone + Send + Sync + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server =
@@ -77,11 +76,13 @@ impl Server {
 pub(crate) async fn serve<S, F>(stream: S, answer: F)
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Fn(Request<Incoming>) -> Response<Full<Bytes>>,
+    F: Fn(Request<Bytes>) -> Response<Full<Bytes>>,
 {
-    let service = service_fn(|request| {
-        let response = answer(request);
-        async move { Ok::<_, Infallible>(response) }
+    let answer = &answer;
+    let service = service_fn(|request: Request<Incoming>| async move {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok::<_, hyper::Error>(answer(Request::from_parts(head, body)))
     });
     let serving = hyper::server::conn::http1::Builder::new();
     // A client that goes away in mid-answer is part of some tests, and no concern of the server's.
