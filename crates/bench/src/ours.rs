@@ -79,6 +79,8 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Ok(Arc::new(Engine {
         mail: Mail::default(),
+        routes: Default::default(),
+        retention: Duration::from_hours(24),
         seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         store,
         metrics: Metrics::new(lanes.keys()),

@@ -199,7 +199,7 @@ pub fn classify(rules: &[Rule], outcome: &Outcome) -> Verdict {
     match (outcome.facts(), outcome) {
         (Some(facts), _) => classify_facts(rules, &facts),
         (None, Outcome::Mail(mailed)) => mailed.verdict(),
-        (None, Outcome::Spread(_)) => Verdict::Success,
+        (None, Outcome::Spread(_) | Outcome::Cached(_)) => Verdict::Success,
         (None, _) => Verdict::Permanent,
     }
 }

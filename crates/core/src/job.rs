@@ -198,6 +198,16 @@ pub enum Payload {
     Event(EventBody),
     /// For the `webhook` channel: an event for one endpoint.
     Webhook(EventBody),
+    /// For the `proxy` channel: a question to an upstream.
+    Proxy(ProxyCall),
+}
+
+/// A question to the upstream of a route; the route is that of the lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyCall {
+    /// What is asked, by the names that the route declares; checked and in their plain form.
+    pub params: BTreeMap<String, String>,
 }
 
 /// An event as it is told.

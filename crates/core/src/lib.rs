@@ -10,6 +10,7 @@
 //! - [`idempotency`]: names under which repeating something is safe
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
+//! - [`cpf`]: a number that proxies are asked about
 //! - [`webhook`]: secrets, and signatures as they are made and checked; [`excerpt`]: what a receiver answered
 //!
 //! Nothing here reads a clock, draws chance, does I/O or knows an async runtime: moments ([`time::Time`]) and chance
@@ -20,6 +21,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod cadence;
 pub mod classify;
+pub mod cpf;
 pub mod dead_letter;
 pub mod decide;
 pub mod email;

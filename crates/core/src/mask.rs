@@ -27,6 +27,13 @@ fn mask_name(name: &str) -> String {
     }
 }
 
+/// A value that is somebody's own, such as a number: of more than four characters the last two are shown.
+pub fn mask_value(value: &str) -> String {
+    let length = value.chars().count();
+    let shown = if length > 4 { 2 } else { 0 };
+    "*".repeat(length - shown) + &value.chars().skip(length - shown).collect::<String>()
+}
+
 /// A text, such as a server's reply, with every address in it masked.
 pub fn mask_text(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
@@ -68,6 +75,13 @@ fn is_of_domain(c: char) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn of_a_value_the_end_is_shown_if_it_is_long() {
+        for (value, masked) in [("52998224725", "*********25"), ("12345", "***45"), ("1234", "****"), ("", "")] {
+            assert_eq!(mask_value(value), masked);
+        }
+    }
 
     #[test]
     fn addresses_are_masked_as_promised() {

@@ -25,6 +25,19 @@ pub enum Outcome {
     Mail(Box<Mailed>),
     /// An event was handed on: these jobs carry it, and are kept in the same write.
     Spread(Spread),
+    /// An answer that was given before answers again.
+    Cached(Box<Cached>),
+}
+
+/// An answer that was kept.
+#[derive(Clone, Debug)]
+pub struct Cached {
+    /// The answer.
+    pub answer: Answer,
+    /// How old it is.
+    pub age: Duration,
+    /// What came of the call, where that is why an old answer has to do.
+    pub instead_of: Option<Box<Outcome>>,
 }
 
 /// An event on its way to whoever listens.
@@ -108,6 +121,10 @@ pub enum FaultKind {
     Crashed,
     /// The destination is switched off on our side.
     Held,
+    /// The breaker is open in a lane that does not wait for it.
+    BreakerOpen,
+    /// The same call failed, made for another job at the same moment.
+    Shared,
 }
 
 impl FaultKind {
@@ -123,6 +140,8 @@ impl FaultKind {
             FaultKind::Invalid => "invalid",
             FaultKind::Crashed => "crashed",
             FaultKind::Held => "held",
+            FaultKind::BreakerOpen => "breaker_aberto",
+            FaultKind::Shared => "shared",
         }
     }
 
@@ -133,6 +152,7 @@ impl FaultKind {
                 Lesson::Down
             }
             FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
+            FaultKind::BreakerOpen | FaultKind::Shared => Lesson::Unused,
         }
     }
 }
@@ -146,6 +166,7 @@ impl Outcome {
             Outcome::SwitchedOff(_) => FaultKind::Held.code().to_owned(),
             Outcome::Mail(mailed) => mailed.failure_code().map_or("ok", |code| code.as_str()).to_owned(),
             Outcome::Spread(_) => "ok".to_owned(),
+            Outcome::Cached(cached) => if cached.instead_of.is_some() { "fallback" } else { "cached" }.to_owned(),
         }
     }
 
@@ -156,7 +177,7 @@ impl Outcome {
                 (Some(answer.status.as_u16()), Some(&answer.headers), &answer.body[..])
             }
             Outcome::Fault(fault) => (None, None, fault.message.as_bytes()),
-            Outcome::Mail(_) | Outcome::Spread(_) => return None,
+            Outcome::Mail(_) | Outcome::Spread(_) | Outcome::Cached(_) => return None,
         };
         Some(Facts { protocol: Protocol::Http, status, code: self.code().into(), headers, message })
     }
@@ -172,6 +193,27 @@ impl Outcome {
             }
             Outcome::Mail(mailed) => mailed.reason(),
             Outcome::Spread(spread) => format!("handed to {} endpoints", spread.jobs.len()),
+            Outcome::Cached(cached) => match &cached.instead_of {
+                Some(failure) => format!("an answer {} s old instead of: {}", cached.age.as_secs(), failure.reason()),
+                None => format!("an answer {} s old", cached.age.as_secs()),
+            },
+        }
+    }
+
+    /// Why an old answer has to do, as a word for metrics.
+    pub fn motive(&self) -> &'static str {
+        match self {
+            Outcome::Answer(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => "limite_429",
+            Outcome::Answer(answer) if answer.status.is_server_error() => "erro_5xx",
+            Outcome::Fault(Fault { kind: FaultKind::Timeout, .. }) => "timeout",
+            Outcome::Fault(Fault { kind: FaultKind::BreakerOpen, .. }) => "breaker_aberto",
+            Outcome::Fault(Fault { kind: FaultKind::Shared, .. }) => "chamada_igual",
+            Outcome::Fault(_) => "erro_rede",
+            Outcome::Answer(_)
+            | Outcome::SwitchedOff(_)
+            | Outcome::Mail(_)
+            | Outcome::Spread(_)
+            | Outcome::Cached(_) => "outro",
         }
     }
 
@@ -179,7 +221,11 @@ impl Outcome {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Outcome::Answer(answer) => answer.retry_after,
-            Outcome::Fault(_) | Outcome::SwitchedOff(_) | Outcome::Mail(_) | Outcome::Spread(_) => None,
+            Outcome::Fault(_)
+            | Outcome::SwitchedOff(_)
+            | Outcome::Mail(_)
+            | Outcome::Spread(_)
+            | Outcome::Cached(_) => None,
         }
     }
 
@@ -187,7 +233,7 @@ impl Outcome {
     pub fn answer(&self) -> Option<&Answer> {
         match self {
             Outcome::Answer(answer) | Outcome::SwitchedOff(answer) => Some(answer),
-            Outcome::Fault(_) | Outcome::Mail(_) | Outcome::Spread(_) => None,
+            Outcome::Fault(_) | Outcome::Mail(_) | Outcome::Spread(_) | Outcome::Cached(_) => None,
         }
     }
 
@@ -199,6 +245,7 @@ impl Outcome {
             Outcome::SwitchedOff(_) => Lesson::Nothing,
             Outcome::Mail(mailed) => mailed.lesson(),
             Outcome::Spread(_) => Lesson::Up,
+            Outcome::Cached(cached) => cached.instead_of.as_ref().map_or(Lesson::Unused, |failure| failure.lesson()),
         }
     }
 }

@@ -233,11 +233,17 @@ impl LanePolicy {
     /// A paced queue before somebody else's API.
     pub fn proxy() -> LanePolicy {
         LanePolicy {
-            retry: Retry { attempts: 1, backoff: Backoff::Listed(Vec::new()) },
+            channel: "proxy".into(),
+            retry: Retry { attempts: 1, ..LanePolicy::http().retry },
+            timeout: seconds(5),
             ttl: Some(seconds(10)),
-            concurrency: 1,
-            tenant_concurrency: 1,
+            concurrency: 16,
+            tenant_concurrency: 16,
             cadence: Some(CadencePolicy::starting_at(seconds(1))),
+            breaker: Some((
+                BreakerPolicy { failures: 5, open: seconds(30), probe_timeout: seconds(5), when_open: WhenOpen::Pass },
+                Scope::Lane,
+            )),
             capacity: 100,
             on_full: OnFull::Preempt,
             ..LanePolicy::http()

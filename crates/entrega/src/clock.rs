@@ -46,6 +46,12 @@ impl Clock {
         tokio::time::Instant::now() + at.since(self.now())
     }
 
+    /// How long it is until a moment of the runtime's clock.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn until(&self, at: tokio::time::Instant) -> Duration {
+        at.saturating_duration_since(tokio::time::Instant::now())
+    }
+
     /// Moves a manual clock on; the machine's clock cannot be moved.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(micros) = &self.0 {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
 use entrega_core::email::Mailbox;
@@ -18,12 +19,14 @@ use crate::channel::email::smtp::{SmtpConfig, SmtpTransport};
 use crate::channel::email::transport::Transport;
 use crate::channel::event::EventChannel;
 use crate::channel::http::HttpChannel;
+use crate::channel::proxy::ProxyChannel;
 use crate::channel::webhook::WebhookChannel;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
 use crate::endpoint::{ConfiguredError, put_configured};
 use crate::events::EVENTS_LANE;
 use crate::metrics::Metrics;
+use crate::proxy::{PROXY_CHANNEL, Routes};
 use crate::seal::{Seal, SealError};
 use crate::sns::{Sns, SnsConfigError};
 use crate::store::local::{Disk, DiskError, HeapDisk, LocalStore, LsmDisk};
@@ -50,6 +53,10 @@ pub struct Engine {
     pub seal: Arc<Seal>,
     /// What mails need beside a lane and a channel.
     pub mail: Mail,
+    /// The proxy routes, by lane.
+    pub routes: Arc<Routes>,
+    /// How long ended jobs are kept.
+    pub retention: Duration,
 }
 
 /// Who mails are from, whether they can leave, and how reports of them come in.
@@ -143,13 +150,22 @@ impl Engine {
         let email = EmailChannel::new(transports, store.clone(), clock.clone(), config.mail.domain.clone());
         let event = EventChannel::new(store.clone(), clock.clone());
         let agent = config.webhook_agent.clone();
+        let routes = Arc::new(config.routes.clone());
+        let proxy = ProxyChannel::new(client.clone(), store.clone(), clock.clone(), routes.clone());
         let webhook = WebhookChannel::new(client, store.clone(), seal.clone(), clock.clone(), agent);
-        let channels: [(&str, Arc<dyn Channel>); 4] =
-            [("http", http), ("email", Arc::new(email)), ("event", Arc::new(event)), ("webhook", Arc::new(webhook))];
+        let channels: [(&str, Arc<dyn Channel>); 5] = [
+            ("http", http),
+            ("email", Arc::new(email)),
+            ("event", Arc::new(event)),
+            ("webhook", Arc::new(webhook)),
+            (PROXY_CHANNEL, Arc::new(proxy)),
+        ];
         Ok(Engine {
             store,
             seal,
             mail,
+            routes,
+            retention: config.store.retention,
             chance: Chance::from_system(),
             metrics: Metrics::new(config.lanes.keys()),
             filter: config.filter(),

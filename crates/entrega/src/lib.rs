@@ -13,7 +13,7 @@
 //!
 //! Back from it: [`sns`] reads what SES tells later about the mails it took.
 //!
-//! Beside it: [`endpoint`] says where webhooks may go, [`seal`] encrypts what must stay secret at rest.
+//! Beside it: [`endpoint`] says where webhooks may go, [`proxy`] what may be asked of upstreams, [`seal`] encrypts what must stay secret at rest.
 //!
 //! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
 //! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
@@ -31,6 +31,7 @@ pub mod events;
 pub mod feedback;
 pub mod intake;
 pub mod metrics;
+pub mod proxy;
 pub mod seal;
 pub mod settle;
 pub mod sns;

@@ -2,6 +2,8 @@
 //! Invariant: handles are made once per lane, so counting on the way of a job neither allocates nor locks.
 //! Never: registers anything global; an engine has its own.
 
+mod proxy;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use entrega_core::time::Time;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::Mutex;
+
+pub use self::proxy::ProxyMetrics;
 
 use crate::store::{Count, CountBy, Store, StoreError};
 
@@ -73,7 +77,11 @@ impl Metrics {
             .and_then(|builder| builder.set_buckets_for_metric(full("dlq_age_seconds"), &AGE_SECONDS))
             .expect("bucket lists are not empty")
             .build_recorder();
-        let lanes = lanes.map(|lane| (lane.clone(), LaneHandles::new(&recorder, lane.as_str()))).collect();
+        let lanes = lanes.map(|lane| {
+            ProxyMetrics::of(&recorder, lane.as_str()).iter().for_each(ProxyMetrics::register);
+            (lane.clone(), LaneHandles::new(&recorder, lane.as_str()))
+        });
+        let lanes = lanes.collect();
         let intake = recorder.register_histogram(&key("intake_duration_seconds", &[]), &METADATA);
         let accepted = recorder.register_counter(&key("intake_jobs_total", &[]), &METADATA);
         Metrics { handle: recorder.handle(), recorder, lanes, intake, accepted, shown: Mutex::default() }
@@ -119,12 +127,23 @@ impl Metrics {
     pub fn dropped(&self, lane: &LaneName, reason: &'static str) {
         let key = key("lane_jobs_dropped_total", &[("lane", lane.as_str()), ("reason", reason)]);
         self.recorder.register_counter(&key, &METADATA).increment(1);
+        if let Some(proxy) = self.proxy(lane) {
+            proxy.dropped();
+        }
+    }
+
+    /// What is counted of the route that a lane belongs to, if it does.
+    pub fn proxy<'a>(&'a self, lane: &'a LaneName) -> Option<ProxyMetrics<'a>> {
+        ProxyMetrics::of(&self.recorder, lane.as_str())
     }
 
     /// A full lane turned a job away.
     pub fn refused(&self, lane: &LaneName) {
         let key = key("intake_refused_total", &[("lane", lane.as_str())]);
         self.recorder.register_counter(&key, &METADATA).increment(1);
+        if let Some(proxy) = self.proxy(lane) {
+            proxy.dropped();
+        }
     }
 
     /// A dead letter left: by its TTL or the lane's cap.
@@ -192,6 +211,9 @@ impl Metrics {
             self.gauge("dlq_size", &[("lane", name)], lane.dead_letters.into());
             if let Some(handles) = self.lanes.get(&lane.name) {
                 handles.publish_rates();
+            }
+            if let Some(proxy) = self.proxy(&lane.name) {
+                proxy.look(&lane);
             }
         }
         Ok(())

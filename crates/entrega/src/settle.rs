@@ -9,7 +9,7 @@ use entrega_core::email::Mailed;
 use entrega_core::excerpt::excerpt;
 use entrega_core::job::{Attempt, Body, Job, Payload};
 use entrega_core::mask::mask_text;
-use entrega_core::outcome::{Answer, Lesson, Outcome, Spread};
+use entrega_core::outcome::{Answer, Cached, Lesson, Outcome, Spread};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
@@ -17,7 +17,7 @@ use http::header::CONTENT_TYPE;
 use crate::engine::Engine;
 use crate::events;
 use crate::metrics::AttemptOutcome;
-use crate::store::{ClaimedJob, KeptAnswer, Settlement};
+use crate::store::{CacheMark, ClaimedJob, KeptAnswer, Settlement};
 
 /// An attempt that ended.
 #[derive(Debug)]
@@ -42,8 +42,14 @@ impl Engine {
         let now = started_at + took;
         let transition = decide(now, policy, claimed.attempt, claimed.expires, &outcome, self.chance.roll());
         self.report(policy, &claimed, &transition, now, took);
-        let (code, reason) = match &transition {
-            Transition::Done => ("ok".to_owned(), None),
+        if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
+            proxy.settled(&outcome, &transition);
+        }
+        let (code, reason) = match (&transition, &outcome) {
+            (Transition::Done, Outcome::Cached(cached)) => {
+                (outcome.code(), cached.instead_of.is_some().then(|| outcome.reason()))
+            }
+            (Transition::Done, _) => ("ok".to_owned(), None),
             _ => (outcome.code(), Some(outcome.reason())),
         };
         let mut attempts = claimed.history;
@@ -125,7 +131,7 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
 fn said(job: &Job, outcome: &Outcome) -> Option<String> {
     match &job.payload {
         Payload::Webhook(_) => excerpt(&outcome.answer()?.body),
-        Payload::Http(_) | Payload::Opaque(_) | Payload::Email(_) | Payload::Event(_) => None,
+        Payload::Http(_) | Payload::Opaque(_) | Payload::Email(_) | Payload::Event(_) | Payload::Proxy(_) => None,
     }
 }
 
@@ -145,10 +151,16 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
         Outcome::Answer(answer) if *transition == Transition::Done => {
             Kept { answer: Some(kept_answer(answer)), ..Kept::default() }
         }
+        Outcome::Cached(cached) => {
+            let Cached { answer, age, instead_of } = *cached;
+            let motivo = instead_of.as_ref().map(|failure| failure.motive().to_owned());
+            let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: motivo.is_some(), motivo });
+            Kept { answer: Some(KeptAnswer { cache, ..kept_answer(answer) }), ..Kept::default() }
+        }
         Outcome::Mail(mailed) => Kept { mail: Some(mailed), ..Kept::default() },
         Outcome::Spread(Spread { jobs, body }) => {
             let content_type = Some("application/json".to_owned());
-            let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false };
+            let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false, cache: None };
             Kept { answer: Some(answer), causes: jobs, ..Kept::default() }
         }
         Outcome::Answer(_) | Outcome::SwitchedOff(_) | Outcome::Fault(_) => Kept::default(),
@@ -157,5 +169,6 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
 
 fn kept_answer(answer: Answer) -> KeptAnswer {
     let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    KeptAnswer { status: answer.status.as_u16(), content_type, body: Body(answer.body), truncated: answer.truncated }
+    let (status, truncated) = (answer.status.as_u16(), answer.truncated);
+    KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None }
 }

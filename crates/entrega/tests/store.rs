@@ -6,7 +6,7 @@
 //!   `passing`: jobs that go past an open breaker
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
-//!   `endpoints`: where webhooks go
+//!   `endpoints`: where webhooks go; `answering`: answers that are given again
 //! - `differential`: the lane machine and Redis, side by side
 //! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
 //!   stopped, broken and copied
@@ -15,6 +15,7 @@ mod redis;
 
 mod store {
     mod admission;
+    mod answering;
     mod blocking;
     mod cancelling;
     mod causing;

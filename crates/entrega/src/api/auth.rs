@@ -137,6 +137,19 @@ caller_with_scope!(
     Admin, KeyScope::Admin
 );
 
+/// A caller that may look, or one without any key.
+pub(super) struct MaybeReader(pub(super) Option<Principal>);
+
+impl FromRequestParts<Arc<Api>> for MaybeReader {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<MaybeReader, ApiError> {
+        if !parts.headers.contains_key(AUTHORIZATION) {
+            return Ok(MaybeReader(None));
+        }
+        Reader::from_request_parts(parts, api).await.map(|Reader(who)| MaybeReader(Some(who)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

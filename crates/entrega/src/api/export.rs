@@ -171,6 +171,9 @@ fn csv_cells(dead: &DeadLetter) -> [String; 10] {
         Payload::Opaque(_) => String::new(),
         Payload::Email(email) => email.recipients().join(" "),
         Payload::Event(event) | Payload::Webhook(event) => event.event_type.clone(),
+        Payload::Proxy(call) => {
+            call.params.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        }
     };
     [
         dead.job_id.to_string(),

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::header::{AGE, HeaderValue};
+use axum::response::{IntoResponse as _, Response};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{Explanation, Hold};
@@ -15,11 +17,12 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Admin, Principal, Reader, Sender};
+use super::auth::{Admin, MaybeReader, Principal, Reader, Sender};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::{Api, schema};
+use crate::proxy::PUBLIC_TENANT;
 use crate::store::{JobFilter, JobView, StoreError};
 
 /// The longest a caller may wait for a job to end.
@@ -97,7 +100,26 @@ pub(super) struct Why {
 /// The job, if it exists for this caller.
 async fn visible(api: &Api, who: &Principal, id: JobId) -> Result<JobView, ApiError> {
     let view = api.engine.store.job(id).await?;
-    view.filter(|view| who.sees(&view.company_id)).ok_or(ApiError::NotFound { what: "job" })
+    view.filter(|view| who.sees(&view.company_id)).ok_or_else(|| not_there(api, id))
+}
+
+/// What is said of an id that names nothing for this caller. It follows from the id alone: jobs of others are not told from
+/// jobs that never were.
+fn not_there(api: &Api, id: JobId) -> ApiError {
+    let (now, kept_for) = (api.engine.clock.now(), api.engine.retention);
+    match id.made_at() + kept_for < now {
+        true => ApiError::Gone { kept_for },
+        false => ApiError::NotFound { what: "job" },
+    }
+}
+
+/// A job that was asked for without a key, for whoever knows its id.
+async fn public(api: &Api, id: JobId) -> Result<JobView, ApiError> {
+    let is_public = |view: &JobView| {
+        let route = api.engine.routes.get(&view.lane);
+        view.company_id.as_str() == PUBLIC_TENANT && route.is_some_and(|route| route.is_public)
+    };
+    api.engine.store.job(id).await?.filter(is_public).ok_or(ApiError::NoKey)
 }
 
 /// List jobs
@@ -122,21 +144,33 @@ pub(super) async fn list(
 /// Show a job
 ///
 /// State, attempts and, once delivered, the destination's answer. With `wait`, answers when the job has ended or is
-/// blocked, or the time is up, whichever comes first.
+/// blocked, or the time is up, whichever comes first. A question that was asked without a key is shown without one, and
+/// without its attempts: they say too much of what lies behind the gateway. An answer that had been given before comes
+/// with its `Age`.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}", tag = "jobs", security(("key" = ["read"])),
+    get, path = "/v1/jobs/{id}", tag = "jobs", security((), ("key" = ["read"])),
     params(("id" = String, Path, description = "The job's id"), WaitQuery),
-    responses((status = 200, description = "The job", body = schema::JobView))
+    responses(
+        (status = 200, description = "The job", body = schema::JobView,
+            headers(("age" = Option<u64>, description = "How old an answer was, in seconds, that had been given before"))),
+        (status = 410, description = "It ended so long ago that it is not kept any more", body = Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
-    Reader(who): Reader,
+    MaybeReader(who): MaybeReader,
     JobPath(id): JobPath,
     Params(query): Params<WaitQuery>,
-) -> Result<Json<JobView>, ApiError> {
+) -> Result<Response, ApiError> {
     let wait = query.wait.as_deref().map(wait_time).transpose()?;
-    let view = visible(&api, &who, id).await?;
-    let Some(wait) = wait.filter(|_| !view.state.is_end()) else { return Ok(Json(view)) };
+    let look = async || match &who {
+        Some(who) => visible(&api, who, id).await,
+        None => public(&api, id).await,
+    };
+    let view = look().await?;
+    let is_public = who.is_none();
+    let Some(wait) = wait.filter(|_| !view.state.is_end()) else { return Ok(shown(view, is_public)) };
     let ended = async {
         tokio::select! {
             ended = api.engine.store.ended(id) => ended,
@@ -145,7 +179,22 @@ pub(super) async fn show(
     };
     // Out of time is no error: the job is shown as it stands.
     tokio::time::timeout(wait, ended).await.unwrap_or(Ok(()))?;
-    visible(&api, &who, id).await.map(Json)
+    look().await.map(|view| shown(view, is_public))
+}
+
+/// A job as an answer.
+fn shown(mut view: JobView, is_public: bool) -> Response {
+    if is_public {
+        // Hosts and addresses behind the gateway are nobody's business; that it failed, and how, is the caller's.
+        view.reason = view.attempts.last().filter(|_| view.state != JobState::Done).map(|attempt| attempt.code.clone());
+        view.attempts.clear();
+    }
+    let age = view.result.as_ref().and_then(|result| result.cache.as_ref()).map(|cache| cache.age_seconds);
+    let mut response = Json(view).into_response();
+    if let Some(age) = age {
+        response.headers_mut().insert(AGE, HeaderValue::from(age));
+    }
+    response
 }
 
 fn wait_time(text: &str) -> Result<Duration, ApiError> {

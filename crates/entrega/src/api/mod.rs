@@ -5,7 +5,7 @@
 //! # Layout
 //! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
-//! - `jobs`, `submit`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
+//! - `jobs`, `submit`, `proxy`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
 //!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
@@ -26,6 +26,7 @@ mod mask;
 mod openapi;
 mod page;
 mod problem;
+mod proxy;
 mod query;
 mod replays;
 mod schema;
@@ -123,6 +124,8 @@ fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}", get(jobs::show).delete(jobs::cancel))
         .route("/v1/jobs/{id}/unblock", post(jobs::unblock))
         .route("/v1/jobs/{id}/explain", get(jobs::explain))
+        .route("/proxy/{route}", get(proxy::ask_openly))
+        .route("/v1/proxy/{route}", post(proxy::ask_with_key))
         .route("/v1/email/send", post(emails::send))
         .route("/v1/emails", get(emails::list))
         .route("/v1/emails/{id}", get(emails::show))

@@ -4,12 +4,14 @@
 
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use entrega_core::time::format_duration;
 use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::endpoint::ENDPOINTS_MAX;
-use crate::intake::Refusal;
+use crate::intake::{NotAsked, Refusal};
+use crate::proxy::BadQuestion;
 use crate::seal::SealError;
 use crate::sns::SnsError;
 use crate::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
@@ -88,10 +90,14 @@ pub(super) enum ApiError {
     EndpointBusy,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
+    #[error("no job with this id is kept any more: ended jobs are kept for {}", format_duration(*kept_for))]
+    Gone { kept_for: std::time::Duration },
     #[error("this call failed by a mistake of the server's own; its log says more")]
     Panicked { message: String },
     #[error(transparent)]
     Refused(#[from] Refusal),
+    #[error(transparent)]
+    NotAsked(NotAsked),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -125,6 +131,10 @@ const TIMEOUT: Kind = (StatusCode::REQUEST_TIMEOUT, "urn:entrega:problem:timeout
 const TOO_LARGE: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "urn:entrega:problem:too-large", "The body is too large");
 const NOT_JSON: Kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "urn:entrega:problem:not-json", "The body is not JSON");
 const NOT_FOUND: Kind = (StatusCode::NOT_FOUND, "urn:entrega:problem:not-found", "Not found");
+const GONE: Kind = (StatusCode::GONE, "urn:entrega:problem:gone", "Not kept any more");
+const BAD_PARAMETER: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:parameter", "A parameter is wrong");
+const NO_UPSTREAM: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-upstream", "The route has no upstream yet");
 const METHOD: Kind = (StatusCode::METHOD_NOT_ALLOWED, "urn:entrega:problem:method", "Method not allowed");
 const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "Not in a state for this");
 const KEY_REUSED: Kind =
@@ -172,6 +182,11 @@ impl ApiError {
             ApiError::BodyTooLarge { .. } => TOO_LARGE,
             ApiError::NotJson => NOT_JSON,
             ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::Change(ChangeError::Unknown) => NOT_FOUND,
+            ApiError::Gone { .. } => GONE,
+            ApiError::NotAsked(NotAsked::UnknownRoute { .. }) => NOT_FOUND,
+            ApiError::NotAsked(NotAsked::NoUpstream { .. }) => NO_UPSTREAM,
+            ApiError::NotAsked(NotAsked::Bad(_)) => BAD_PARAMETER,
+            ApiError::NotAsked(NotAsked::Refused(_)) => INTERNAL,
             ApiError::MethodNotAllowed => METHOD,
             ApiError::NoTransport => NO_TRANSPORT,
             // What could not be fetched may be there when SNS tries again.
@@ -194,6 +209,7 @@ impl ApiError {
         match self {
             ApiError::Invalid { field, detail } => one(field, detail.clone()),
             ApiError::Refused(Refusal::Invalid { field, problem }) => one(field, problem.clone()),
+            ApiError::NotAsked(NotAsked::Bad(bad)) => one(&bad.field, bad.problem.clone()),
             ApiError::Refused(Refusal::Store(error @ StoreError::UnknownLane { .. })) => one("lane", error.to_string()),
             _ => Vec::new(),
         }
@@ -206,6 +222,21 @@ impl ApiError {
             tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
         }
         Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors() }
+    }
+}
+
+impl From<NotAsked> for ApiError {
+    fn from(error: NotAsked) -> ApiError {
+        match error {
+            NotAsked::Refused(refusal) => ApiError::Refused(refusal),
+            other => ApiError::NotAsked(other),
+        }
+    }
+}
+
+impl From<BadQuestion> for ApiError {
+    fn from(bad: BadQuestion) -> ApiError {
+        ApiError::NotAsked(NotAsked::Bad(bad))
     }
 }
 

@@ -141,6 +141,22 @@ pub(super) struct KeptAnswer {
     body: Content,
     /// Whether the cap cut it off.
     truncated: bool,
+    /// Said of an answer that had been given before.
+    #[schema(required = true)]
+    cache: Option<CacheMark>,
+}
+
+/// What is said of an answer that had been given before.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub(super) struct CacheMark {
+    /// How old it was when it was given again.
+    age_seconds: u64,
+    /// Whether it was past its time, and had to do because the upstream gave none.
+    stale: bool,
+    /// Why the upstream gave none: `timeout`, `erro_5xx`, `breaker_aberto`, …
+    #[schema(required = true)]
+    motivo: Option<String>,
 }
 
 /// A job.

@@ -158,7 +158,7 @@ type OnceJob = (NewJob, Vec<OnceKey>);
 pub(super) struct Taken {
     /// Its id.
     #[schema(value_type = String, example = "job_01J9Z3K5V84NQW6R7T2Y0X1ABC")]
-    job_id: JobId,
+    pub(super) job_id: JobId,
 }
 
 /// One answer of an array.

@@ -16,9 +16,9 @@ use super::Channel;
 use crate::clock::Clock;
 use crate::store::ClaimedJob;
 
-static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
+pub(super) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
 
 /// Plain HTTP calls.
 pub struct HttpChannel {

@@ -5,6 +5,7 @@
 pub mod email;
 pub mod event;
 pub mod http;
+pub mod proxy;
 pub mod webhook;
 
 use async_trait::async_trait;

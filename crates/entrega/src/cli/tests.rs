@@ -75,6 +75,8 @@ impl World {
         let channels = ["http", "email", "event", "webhook"].map(|name| (name.to_owned(), channel.clone()));
         let engine = Arc::new(Engine {
             mail: Mail::default(),
+            routes: Default::default(),
+            retention: Duration::from_hours(24),
             seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
             store: Arc::new(store),
             metrics: Metrics::new(config.lanes.keys()),

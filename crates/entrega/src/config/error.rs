@@ -153,6 +153,20 @@ pub enum ConfigError {
         /// How many there can be.
         most: usize,
     },
+    /// A route whose lane leads elsewhere.
+    #[error("[lanes.\"{lane}\"]: channel = \"{channel}\": the lane of a proxy route has channel = \"proxy\"")]
+    NotAProxyLane {
+        /// Which lane.
+        lane: LaneName,
+        /// Its channel.
+        channel: String,
+    },
+    /// A lane that nothing leads to.
+    #[error("[lanes.\"{lane}\"]: channel = \"proxy\" is for the lanes of routes: [proxy.x] has the lane \"proxy:x\"")]
+    LaneWithoutRoute {
+        /// Which lane.
+        lane: LaneName,
+    },
     /// No key to seal secrets with.
     #[error(transparent)]
     BadSecretKey(#[from] SealError),

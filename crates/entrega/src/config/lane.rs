@@ -17,8 +17,8 @@ use super::error::ConfigError;
 use super::layer::{RETRY_DOUBLING, RETRY_LISTED};
 use super::section::{Given, Section};
 
-pub(super) const CHANNELS: [(&str, &str); 4] =
-    [("http", "http"), ("email", "email"), ("event", "event"), ("webhook", "webhook")];
+pub(super) const CHANNELS: [(&str, &str); 5] =
+    [("http", "http"), ("email", "email"), ("event", "event"), ("webhook", "webhook"), ("proxy", "proxy")];
 pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
 pub(super) const WHEN_OPEN: [(&str, WhenOpen); 2] =
     [(WhenOpen::Hold.as_str(), WhenOpen::Hold), (WhenOpen::Pass.as_str(), WhenOpen::Pass)];
@@ -101,6 +101,7 @@ fn base_of(channel: &str) -> LanePolicy {
         "email" => LanePolicy::email(),
         "event" => LanePolicy::events(),
         "webhook" => LanePolicy::webhook(),
+        "proxy" => LanePolicy::proxy(),
         _ => LanePolicy::http(),
     }
 }

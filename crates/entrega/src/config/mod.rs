@@ -6,7 +6,7 @@
 //! - `defaults.toml`: every key with its default, built in; also the reference
 //! - `source`: the places; `layer`: merged into one table
 //! - `section`: reading a table, refusing what is unknown or does not fit
-//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go
+//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go; `proxy`: routes to upstreams
 //! - `print`: the way back to text
 //! - `error`: what can be wrong
 
@@ -16,6 +16,7 @@ mod lane;
 mod layer;
 mod mail;
 mod print;
+mod proxy;
 mod section;
 mod source;
 
@@ -40,6 +41,7 @@ pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
 use crate::chance::secret_bytes;
+use crate::proxy::Routes;
 use crate::seal::{self, SECRET_KEY_VARIABLE, Seal, SealError};
 use crate::sns::SnsConfig;
 use crate::store::local::LocalOptions;
@@ -185,6 +187,8 @@ pub struct Config {
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
     /// Where the webhooks of each tenant go.
     pub endpoints: Vec<EndpointConfig>,
+    /// The proxy routes, by lane.
+    pub routes: Routes,
     /// The operator's key, where the environment sets it.
     pub admin_key: Option<Secret>,
     /// The key that secrets are sealed with, where the environment sets it.
@@ -211,6 +215,7 @@ impl Config {
             shutdown: read_shutdown(root.get_default("shutdown")?.section()?)?,
             lanes: read_lanes(root.get_default("lanes")?.section()?)?,
             endpoints: Vec::new(),
+            routes: Routes::new(),
             admin_key: read_admin_key(&sources.env)?,
             secret_key: read_secret_key(&sources.env)?,
         };
@@ -219,6 +224,8 @@ impl Config {
         }
         // What may be called is known only now.
         config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &config.filter())?;
+        config.routes = proxy::read(root.get_default("proxy")?.section()?, &config.filter())?;
+        proxy::match_lanes(&config.routes, &mut config.lanes)?;
         root.finish()?;
         config.check_listen(layers.origin("server.listen"))?;
         Ok(config)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
 
-use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane};
+use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane, proxy};
 use crate::seal::SECRET_KEY_VARIABLE;
 use crate::store::redis;
 
@@ -48,6 +48,7 @@ impl Config {
             ("shutdown".to_owned(), keys([("grace", duration(self.shutdown.grace))])),
             ("lanes".to_owned(), Value::Table(lanes.collect())),
             ("tenants".to_owned(), Value::Table(self.tenants_table())),
+            ("proxy".to_owned(), Value::Table(self.proxy_table())),
         ]);
         let mut secrets = String::new();
         for (name, key) in [(ADMIN_KEY_VARIABLE, &self.admin_key), (SECRET_KEY_VARIABLE, &self.secret_key)] {
@@ -56,6 +57,10 @@ impl Config {
             }
         }
         format!("{secrets}{table}")
+    }
+
+    fn proxy_table(&self) -> Table {
+        self.routes.values().map(|route| (route.name.clone(), Value::Table(proxy::table(route)))).collect()
     }
 
     fn tenants_table(&self) -> Table {

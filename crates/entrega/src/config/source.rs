@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::endpoints;
 use super::error::{ConfigError, Origin};
 use super::layer::{self, Layers};
-use super::{DEFAULTS, FILE_NAME};
+use super::{DEFAULTS, FILE_NAME, proxy};
 
 /// Which file to read.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +75,14 @@ impl ConfigSources {
 /// Names that are known outside of Entrega, and the key that each stands for.
 const PLAIN_NAMES: [(&str, &[&str]); 1] = [("SMTP_URL", &["transports", "main", "url"])];
 
+/// The Redis that the plain names of the environment name.
+fn redis_of(env: &[(String, String)]) -> Option<(Table, Origin)> {
+    let given = |name: &str| env.iter().find(|(given, text)| given == name && !text.is_empty()).map(|(_, text)| text);
+    let (host, port) = (given("REDIS_HOST")?, given("REDIS_PORT").map_or("6379", String::as_str));
+    let url = Value::from(format!("redis://{host}:{port}"));
+    Some((layer::at(&["store", "kind"], url), Origin::Env("REDIS_HOST".into())))
+}
+
 /// Puts the layers together.
 pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
     let mut layers = Layers::default();
@@ -96,6 +104,15 @@ pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
         if let Some((_, text)) = given {
             layers.add(layer::at(path, Value::from(text.as_str())), &Origin::Env(name.to_owned()));
         }
+    }
+    for (name, path, counts) in proxy::PLAIN_NAMES {
+        let given = sources.env.iter().find(|(given, text)| given == name && !text.is_empty());
+        if let Some((_, text)) = given {
+            layers.add(layer::at(path, proxy::plain_value(text, counts)), &Origin::Env(name.to_owned()));
+        }
+    }
+    if let Some((layer, origin)) = redis_of(&sources.env) {
+        layers.add(layer, &origin);
     }
     for (name, text) in env {
         if let Some(layer) = endpoints::from_variable(name, text) {

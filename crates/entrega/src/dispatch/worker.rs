@@ -1,9 +1,10 @@
 //! Workers: tasks that make attempts, one at a time each, for as long as their lane runs.
-//! Invariant: an attempt ends by its deadline, and one that panics ends as a fault. A task made once serves many jobs.
+//! Invariant: an attempt ends about its deadline, and one that panics ends as a fault. A task made once serves many jobs.
 //! Never: decides what comes of an attempt.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Weak;
+use std::time::Duration;
 
 use entrega_core::outcome::{Fault, FaultKind, Outcome};
 use futures_util::FutureExt as _;
@@ -12,6 +13,9 @@ use tokio::sync::mpsc;
 use super::desk::Desk;
 use crate::settle::Attempted;
 use crate::store::ClaimedJob;
+
+/// What a channel has beyond its deadline to say what an attempt came to; one that says nothing by then is cut off.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Works until the desk is gone: the desk owns its workers, not they the desk.
 pub(super) async fn work(desk: Weak<Desk>, number: usize, mut jobs: mpsc::Receiver<ClaimedJob>) {
@@ -36,7 +40,7 @@ async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Attempted {
     let started_at = clock.now();
     let deadline = clock.instant(started_at + desk.policy.timeout);
     let attempt = AssertUnwindSafe(desk.channel.attempt(&claimed, deadline)).catch_unwind();
-    let outcome = match tokio::time::timeout_at(deadline, attempt).await {
+    let outcome = match tokio::time::timeout_at(deadline + LAST_WORDS, attempt).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
         Err(_) => fault(FaultKind::Timeout, "no answer in time".into()),

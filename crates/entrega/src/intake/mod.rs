@@ -3,6 +3,7 @@
 //! Never: answers before the store has said that the job is durable.
 
 mod email;
+mod proxy;
 mod request;
 
 use std::collections::BTreeMap;
@@ -18,10 +19,12 @@ pub use self::email::{
     ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, AttachmentWish, EMAIL_BODY_BYTES_MAX, EmailWish, HEADERS_MAX,
     RECIPIENTS_MAX, SUBJECT_CHARS_MAX, check_email, check_mailbox,
 };
+pub use self::proxy::{NotAsked, Question};
 pub use self::request::{BODY_BYTES_MAX, check_request};
 
+use crate::chance::secret_bytes;
 use crate::engine::Engine;
-use crate::store::{NewEntry, Once, StoreError, Submitted};
+use crate::store::{KeptAnswer, NewEntry, Once, StoreError, Submitted};
 
 /// The label under which a mail's external id is carried into logs and dead letters.
 pub const EXTERNAL_ID: &str = "externalId";
@@ -155,14 +158,23 @@ impl Engine {
         tenant: &TenantName,
         new: Vec<(NewJob, Vec<OnceKey>)>,
     ) -> Vec<Result<Taken, Refusal>> {
+        self.take(tenant, new.into_iter().map(|(wish, once)| (wish, once, None)).collect()).await
+    }
+
+    /// The same, where the answer of a job may be known already: it is done as it is taken.
+    async fn take(
+        &self,
+        tenant: &TenantName,
+        new: Vec<(NewJob, Vec<OnceKey>, Option<KeptAnswer>)>,
+    ) -> Vec<Result<Taken, Refusal>> {
         let started = self.clock.now();
         let mut answers: Vec<Option<Result<Taken, Refusal>>> = Vec::with_capacity(new.len());
         let mut jobs = Vec::with_capacity(new.len());
-        for (wish, once) in new {
+        for (wish, once, answer) in new {
             match self.name(tenant, wish) {
                 Ok(job) => {
                     let remembered = |OnceKey { key, request, lasts }| Once { key, request, expires: started + lasts };
-                    jobs.push(NewEntry { job, once: once.into_iter().map(remembered).collect() });
+                    jobs.push(NewEntry { job, once: once.into_iter().map(remembered).collect(), answer });
                     answers.push(None);
                 }
                 Err(refusal) => answers.push(Some(Err(refusal))),
@@ -191,10 +203,14 @@ impl Engine {
         let now = self.clock.now();
         let due_at = now + wish.delay;
         let ttl = lifetime(&wish, &policy);
-        let id = self.chance.job_id(now);
-        let is_mail = matches!(wish.payload, Payload::Email(_));
+        let id = match &wish.payload {
+            Payload::Email(_) => self.chance.job_id(now).of_mail(),
+            // Whoever knows the id of a public question may read its answer, so nobody must guess one.
+            Payload::Proxy(_) => JobId::from_parts(now, u128::from_le_bytes(secret_bytes())),
+            _ => self.chance.job_id(now),
+        };
         Ok(Job {
-            id: if is_mail { id.of_mail() } else { id },
+            id,
             lane: wish.lane,
             tenant: tenant.clone(),
             priority: wish.priority,
@@ -253,6 +269,10 @@ fn check_channel(wish: &NewJob, policy: &LanePolicy) -> Result<(), Refusal> {
         (Payload::Http(_), "event" | "webhook") => {
             Err(Refusal::invalid("lane", format!("'{lane}' carries events that the gateway makes by itself")))
         }
+        (Payload::Http(_), "proxy") => Err(Refusal::invalid(
+            "lane",
+            format!("'{lane}' takes questions; ask one with POST /v1/{}", lane.as_str().replacen(':', "/", 1)),
+        )),
         (Payload::Email(_), channel) if channel != "email" => {
             Err(Refusal::invalid("lane", format!("'{lane}' does not take mails: its channel is '{}'", policy.channel)))
         }

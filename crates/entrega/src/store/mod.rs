@@ -3,8 +3,8 @@
 //! Never: lets a type of its backend out; the rest of the program cannot tell the stores apart.
 //!
 //! # Layout
-//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`MailRegistry`]: the verbs; [`Store`] is all
-//!   of them
+//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`MailRegistry`], [`AnswerCache`]: the verbs;
+//!   [`Store`] is all of them
 //! - `view`, `endpoint`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
 //! - `redis`: any number of processes share it
@@ -21,6 +21,7 @@ mod view;
 mod waiters;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, NoReplay};
@@ -36,8 +37,8 @@ use self::view::Held;
 pub use self::view::*;
 
 /// Everything a store does.
-pub trait Store: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry {}
-impl<S: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry> Store for S {}
+pub trait Store: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry + AnswerCache {}
+impl<S: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry + AnswerCache> Store for S {}
 
 /// The way of a job.
 #[async_trait]
@@ -48,7 +49,7 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Takes new jobs, whether or not the same were taken before.
     async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
-        self.take(jobs.into_iter().map(|job| NewEntry { job, once: Vec::new() }).collect()).await
+        self.take(jobs.into_iter().map(|job| NewEntry { job, once: Vec::new(), answer: None }).collect()).await
     }
 
     /// The job that was taken under a key, while that is remembered.
@@ -195,6 +196,21 @@ pub trait MailRegistry: Send + Sync + 'static {
     async fn note_feedback(&self, id: JobId, feedback: Feedback) -> Result<(), StoreError>;
     /// What came back about each of these mails, in the order it came.
     async fn feedback(&self, ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError>;
+}
+
+/// Answers of upstreams, given again for a while, and calls under way. Shared by whoever shares the store. Losing any of
+/// it costs a call, so nothing here is durable.
+#[async_trait]
+pub trait AnswerCache: Send + Sync + 'static {
+    /// The answer that is kept under a key.
+    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError>;
+    /// Keeps an answer for so long, in the place of the one before it.
+    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError>;
+    /// Begins the call whose answer is kept under a key: `false` while somebody else makes it. It counts as ended after
+    /// `lasts`, for callers that are gone.
+    async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError>;
+    /// Ends a call that this caller began.
+    async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError>;
 }
 
 /// A verb that could not be carried out.

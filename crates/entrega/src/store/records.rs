@@ -10,8 +10,8 @@ use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Failure;
 use entrega_core::email::Email;
 use entrega_core::id::JobId;
-use entrega_core::job::{Attempt, Job, JobState, Payload, Priority};
-use entrega_core::mask::mask_address;
+use entrega_core::job::{Attempt, Job, JobState, Payload, Priority, ProxyCall};
+use entrega_core::mask::{mask_address, mask_value};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::DeadLetterPolicy;
 use entrega_core::time::Time;
@@ -73,6 +73,12 @@ impl Ended {
         }
     }
 
+    /// The end of a job whose answer was known when it was taken.
+    pub(super) fn answered(job: Job, answer: KeptAnswer) -> Ended {
+        let taken_at = job.accepted_at;
+        Ended { answer: Some(answer), ..Ended::of(job, JobState::Done, taken_at, 0) }
+    }
+
     pub(super) fn view(self, id: JobId) -> JobView {
         JobView {
             job_id: id,
@@ -101,6 +107,7 @@ pub(super) fn destination(job: &Job) -> Option<String> {
         Payload::Opaque(_) => None,
         Payload::Email(email) => Some(to_whom(email)),
         Payload::Event(event) | Payload::Webhook(event) => Some(event.event_type.clone()),
+        Payload::Proxy(call) => Some(asked(call)),
     }
 }
 
@@ -112,6 +119,12 @@ fn to_whom(email: &Email) -> String {
         0 | 1 => format!("mail to {first}"),
         all => format!("mail to {first} and {} more", all - 1),
     }
+}
+
+/// `cpf=*********25`: what is asked is somebody's own.
+fn asked(call: &ProxyCall) -> String {
+    let asked = call.params.iter().map(|(name, value)| format!("{name}={}", mask_value(value)));
+    asked.collect::<Vec<_>>().join(" ")
 }
 
 /// A dead letter as a job.
@@ -187,6 +200,7 @@ pub(super) fn carried_bytes(job: &Job) -> usize {
         Payload::Opaque(body) => body.0.len(),
         Payload::Email(email) => email.bytes(),
         Payload::Event(event) | Payload::Webhook(event) => event.body.0.len(),
+        Payload::Proxy(call) => call.params.iter().map(|(name, value)| name.len() + value.len()).sum(),
     }
 }
 

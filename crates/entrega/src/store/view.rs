@@ -26,6 +26,8 @@ pub struct NewEntry {
     /// Makes it one job however often it is handed in; a few at most. The first that is known decides, and if none is,
     /// all are remembered.
     pub once: Vec<Once>,
+    /// Known already: the job is done as it is taken, without an attempt and without a place in its lane.
+    pub answer: Option<KeptAnswer>,
 }
 
 /// What makes a submission happen once: whoever hands in the same key again gets the first answer.
@@ -145,6 +147,35 @@ impl Settlement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptAnswer {
+    /// The status code.
+    pub status: u16,
+    /// Its content type.
+    pub content_type: Option<String>,
+    /// The body, up to the cap.
+    pub body: Body,
+    /// Whether the cap cut it off.
+    pub truncated: bool,
+    /// Said of an answer that had been given before.
+    pub cache: Option<CacheMark>,
+}
+
+/// What is said of an answer that had been given before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CacheMark {
+    /// How old it was when it was given again.
+    pub age_seconds: u64,
+    /// Whether it was older than its route likes, and had to do because the upstream gave none.
+    pub stale: bool,
+    /// Why the upstream gave none.
+    pub motivo: Option<String>,
+}
+
+/// An answer of an upstream, kept to be given again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredAnswer {
+    /// When it was given.
+    pub stored_at: Time,
     /// The status code.
     pub status: u16,
     /// Its content type.

@@ -196,6 +196,8 @@ mod tests {
         let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
         Engine {
             mail: crate::engine::Mail::default(),
+            routes: Arc::default(),
+            retention,
             seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
             store: Arc::new(LocalStore::open(Box::new(disk), clock.clone(), options).unwrap()),
             clock: clock.clone(),

@@ -101,6 +101,8 @@ pub fn engine(clock: &Clock) -> Engine {
         LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
+        routes: Arc::default(),
+        retention: Duration::from_hours(24),
         seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         mail: Mail { has_transport: true, ..Mail::default() },
         store: Arc::new(store),

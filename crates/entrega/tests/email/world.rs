@@ -1,5 +1,7 @@
 //! A gateway as `serve` runs it, on a store of its own, before a real SMTP server; and a client for its API.
 
+#![allow(dead_code, reason = "every test binary that names this module uses another part of it")]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +51,8 @@ pub struct Gateway {
     client: Client<HttpConnector, Full<Bytes>>,
     shutdown: CancellationToken,
     running: JoinHandle<Result<(), RunError>>,
-    _redis: Option<RedisServer>,
+    /// Kept for as long as the gateway runs.
+    redis: Option<RedisServer>,
     _folder: TempDir,
 }
 
@@ -82,12 +85,21 @@ impl Gateway {
 
     /// The same, with an engine that was changed before it runs.
     pub async fn changed(kind: Kind, config: &str, change: impl FnOnce(&mut Engine, &Config)) -> Gateway {
-        let folder = tempfile::tempdir().unwrap();
         let redis = match kind {
             Kind::Memory => None,
             Kind::Redis => Some(RedisServer::start(&[])),
         };
         let store = redis.as_ref().map_or_else(|| "memory".to_owned(), RedisServer::url);
+        Gateway { redis, ..Gateway::on_changed(&store, config, change).await }
+    }
+
+    /// The same on a store that is there.
+    pub async fn on(store: &str, config: &str) -> Gateway {
+        Gateway::on_changed(store, config, |_, _| {}).await
+    }
+
+    async fn on_changed(store: &str, config: &str, change: impl FnOnce(&mut Engine, &Config)) -> Gateway {
+        let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let text = format!("{config}\n[store]\nkind = \"{store}\"\ndata = {data:?}\n");
         let config = load(folder.path().join("entrega.toml"), &text);
@@ -104,7 +116,7 @@ impl Gateway {
             tokio::spawn(async move { engine.run(shutdown, Duration::from_secs(5)).await })
         };
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Gateway { address, client, shutdown, running, _redis: redis, _folder: folder }
+        Gateway { address, client, shutdown, running, redis: None, _folder: folder }
     }
 
     pub async fn call(&self, method: &str, path: &str, key: &str, headers: &[(&str, &str)], body: String) -> Answer {
@@ -126,6 +138,13 @@ impl Gateway {
 
     pub async fn get(&self, path: &str) -> Value {
         self.call("GET", path, ADMIN, &[], String::new()).await.expect(200)
+    }
+
+    /// An answer that is no JSON.
+    pub async fn text(&self, path: &str) -> String {
+        let uri = format!("http://{}{path}", self.address).parse().unwrap();
+        let response = self.client.get(uri).await.unwrap();
+        String::from_utf8_lossy(&response.into_body().collect().await.unwrap().to_bytes()).into_owned()
     }
 
     /// A key of a tenant.

@@ -53,7 +53,7 @@ async fn what_one_node_learns_of_mails_the_others_know_and_the_server_forgets() 
         let job = node.job("http", "acme");
         let id = job.id;
         let once = Once { key: "order-17".into(), request: [1; 32], expires: node.now() + HOUR };
-        node.store.take(vec![NewEntry { job, once: vec![once] }]).await.unwrap();
+        node.store.take(vec![NewEntry { job, once: vec![once], answer: None }]).await.unwrap();
         assert_eq!(other.store.job_once(&tenant("acme"), "order-17").await.unwrap(), Some(id));
     })
     .await;

@@ -270,9 +270,9 @@ async fn a_key_that_cannot_be_read_counts_as_new() {
     let once = || vec![Once { key: "order-17".into(), request: [1; 32], expires: f.now() + SECOND }];
     let first = f.job("http", "acme");
     let id = first.id;
-    let entries = vec![NewEntry { job: first, once: once() }];
+    let entries = vec![NewEntry { job: first, once: once(), answer: None }];
     assert_eq!(f.store.take(entries).await.unwrap(), [Submitted::Accepted { pushed_out: None }]);
-    let entries = vec![NewEntry { job: f.job("http", "acme"), once: once() }];
+    let entries = vec![NewEntry { job: f.job("http", "acme"), once: once(), answer: None }];
     assert_eq!(f.store.take(entries).await.unwrap(), [Submitted::Repeated { id }]);
     assert_eq!((f.store.health().failure, f.store.health().unreadable), (None, 1));
 }

@@ -14,7 +14,7 @@ fn once(f: &Fixture, key: &str, request: u8) -> Once {
 }
 
 fn keyed(f: &Fixture, job: Job, key: &str, request: u8) -> NewEntry {
-    NewEntry { job, once: vec![once(f, key, request)] }
+    NewEntry { job, once: vec![once(f, key, request)], answer: None }
 }
 
 async fn take(f: &Fixture, entry: NewEntry) -> Submitted {
@@ -92,8 +92,11 @@ pub(crate) async fn of_many_at_once_one_is_taken(f: &Fixture) {
 
 /// A mail has the key of its call and an id of its caller's own.
 pub(crate) async fn a_job_with_several_keys_is_known_by_each(f: &Fixture) {
-    let entry =
-        |keys: &[&str]| NewEntry { job: f.job("http", "acme"), once: keys.iter().map(|key| once(f, key, 1)).collect() };
+    let entry = |keys: &[&str]| NewEntry {
+        job: f.job("http", "acme"),
+        once: keys.iter().map(|key| once(f, key, 1)).collect(),
+        answer: None,
+    };
     let first = entry(&["call-1", "order-17"]);
     let repeated = Submitted::Repeated { id: first.job.id };
     let entries = vec![first, entry(&["call-2", "order-17"]), entry(&["call-1"])];
@@ -118,7 +121,7 @@ pub(crate) async fn the_first_key_that_is_known_decides(f: &Fixture) {
         ([("new", 1), ("other", 1)], Submitted::OtherRequest),
     ] {
         let once = keys.iter().map(|(key, request)| once(f, key, *request)).collect();
-        assert_eq!(take(f, NewEntry { job: f.job("http", "acme"), once }).await, expected, "{keys:?}");
+        assert_eq!(take(f, NewEntry { job: f.job("http", "acme"), once, answer: None }).await, expected, "{keys:?}");
     }
     assert_eq!(f.claim_ids("http").await, [one.id, other.id]);
 }
@@ -137,7 +140,10 @@ pub(crate) async fn a_key_that_is_used_anew_is_remembered_anew(f: &Fixture) {
 pub(crate) async fn the_job_taken_under_a_key_is_found_while_it_is_remembered(f: &Fixture) {
     let job = f.job("http", "acme");
     let short = Once { expires: f.now() + HOUR, ..once(f, "call-1", 1) };
-    assert_eq!(take(f, NewEntry { job: job.clone(), once: vec![short, once(f, "order-17", 1)] }).await, ACCEPTED);
+    assert_eq!(
+        take(f, NewEntry { job: job.clone(), once: vec![short, once(f, "order-17", 1)], answer: None }).await,
+        ACCEPTED
+    );
     let look = async |whose: &str, key: &str| f.store.job_once(&tenant(whose), key).await.unwrap();
     assert_eq!(look("acme", "call-1").await, Some(job.id));
     assert_eq!(look("acme", "order-17").await, Some(job.id));

@@ -280,7 +280,7 @@ async fn keys_and_what_is_known_of_mails_are_kept() {
     let job = f.job("http", "acme");
     let id = job.id;
     let once = Once { key: "order-17".into(), request: [1; 32], expires: f.now() + HOUR };
-    f.store.take(vec![NewEntry { job, once: vec![once] }]).await.unwrap();
+    f.store.take(vec![NewEntry { job, once: vec![once], answer: None }]).await.unwrap();
     let (suppressed, told) = (bounce(&f, "acme", "x@example.com"), notice(&f, "feedback-1", "x@example.com"));
     f.store.suppress(suppressed.clone()).await.unwrap();
     f.store.note_feedback(id.of_mail(), told.clone()).await.unwrap();

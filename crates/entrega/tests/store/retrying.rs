@@ -49,6 +49,7 @@ pub(crate) async fn a_delivered_job_keeps_its_answer_and_attempts(f: &Fixture) {
         content_type: Some("application/json".into()),
         body: Body(bytes::Bytes::from_static(&[0xfe, b'{'])),
         truncated: true,
+        cache: None,
     };
     settlement.answer = Some(answer.clone());
     f.store.settle(&lane("http"), vec![settlement]).await.unwrap();

@@ -52,6 +52,12 @@ macro_rules! exercise {
                 a_key_that_is_used_anew_is_remembered_anew
                 the_job_taken_under_a_key_is_found_while_it_is_remembered
             }
+            answering {
+                an_answer_is_kept_whole_under_its_key
+                a_call_is_made_by_one_and_ended_by_nobody_else
+                a_job_whose_answer_is_known_is_done_as_it_is_taken
+                a_job_whose_answer_was_known_is_forgotten_in_time
+            }
             retrying {
                 a_retry_waits_for_its_moment
                 a_retry_keeps_its_history_and_counts_on

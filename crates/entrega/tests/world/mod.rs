@@ -169,6 +169,8 @@ pub fn engine(parts: Parts) -> Arc<Engine> {
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
     Arc::new(Engine {
         mail: Mail::default(),
+        routes: Default::default(),
+        retention: Duration::from_hours(24),
         seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         store: Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap()),
         metrics: Metrics::new(lanes.keys()),

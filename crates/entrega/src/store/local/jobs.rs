@@ -14,13 +14,13 @@ use entrega_core::time::Time;
 use tokio::sync::{Notify, oneshot};
 
 use super::disk::{Batch, DiskError, Key, Table};
-use super::records::{self, Kept, Live, id_key};
+use super::records::{self, Ended, Kept, Live, id_key};
 use super::sweep::Chosen;
 use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
-    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, NewEntry, Once, Page, Paged,
-    Settlement, StoreError, StoreHealth, Submitted, Swept, Ticket,
+    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, KeptAnswer, LaneView, NewEntry, Once,
+    Page, Paged, Settlement, StoreError, StoreHealth, Submitted, Swept, Ticket,
 };
 
 #[async_trait]
@@ -31,7 +31,13 @@ impl JobStore for LocalStore {
             shared.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(shared.disk_full());
         }
-        let prepared = jobs.iter().map(|entry| prepare(shared, &entry.job, &entry.once));
+        let prepared = jobs.into_iter().map(|NewEntry { job, once, answer }| {
+            let prepared = prepare(shared, &job, &once)?;
+            Ok::<_, StoreError>(match answer {
+                Some(answer) => prepared.done(job, answer),
+                None => prepared,
+            })
+        });
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let room = prepared.len().min(SUBMITS_WAITING_MAX) as u32;
         let permit = shared.submit_permits.clone().acquire_many_owned(room).await.map_err(|_| shared.stopped())?;
@@ -279,10 +285,17 @@ pub(super) fn prepare(shared: &Shared, job: &Job, once: &[Once]) -> Result<Prepa
     Ok(Prepared {
         lane: shared.lane(&job.lane)?.clone(),
         waiting: live.waiting(job.id),
-        live: records::encode(&live),
+        live: Some(records::encode(&live)),
         job: records::encode_job(job),
         once: once.iter().map(remembered).collect(),
     })
+}
+
+impl Prepared {
+    /// The same for a job whose answer is known.
+    fn done(self, job: Job, answer: KeptAnswer) -> Prepared {
+        Prepared { job: records::encode_ended(&Ended::answered(job, answer)), live: None, ..self }
+    }
 }
 
 impl LaneCell {

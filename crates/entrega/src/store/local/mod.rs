@@ -8,9 +8,10 @@
 //! - `records`: the schema
 //! - `recovery`: from the disk to the machines, at start-up; `starts`: what throttles know of the last run
 //! - `queue`, `writer`: group commit
-//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`: the verbs
+//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`: the verbs
 
 mod ahead;
+mod answers;
 mod dead;
 mod disk;
 mod heap;
@@ -48,6 +49,7 @@ pub use self::heap::HeapDisk;
 pub use self::lsm::LsmDisk;
 
 use self::ahead::Ahead;
+use self::answers::Answers;
 use self::dead::DeadIndex;
 use self::queue::Queue;
 use self::records::{Ended, id_key};
@@ -104,6 +106,7 @@ struct Shared {
     dead: Mutex<DeadIndex>,
     registered: RwLock<Registered>,
     waiters: Waiters,
+    answers: Answers,
     queue: Queue,
     submit_permits: Arc<Semaphore>,
     settle_permits: Arc<Semaphore>,
@@ -143,6 +146,7 @@ impl LocalStore {
             dead: Mutex::default(),
             registered: RwLock::default(),
             waiters: Waiters::default(),
+            answers: Answers::default(),
             queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
             settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),

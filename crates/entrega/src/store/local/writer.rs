@@ -26,7 +26,8 @@ pub(super) struct Prepared {
     pub(super) lane: Arc<LaneCell>,
     pub(super) waiting: Waiting,
     pub(super) job: Vec<u8>,
-    pub(super) live: Vec<u8>,
+    /// Its index entry; `None` for one that is done as it is taken.
+    pub(super) live: Option<Vec<u8>>,
     /// What it is remembered by, and as what.
     pub(super) once: Vec<(String, Kept)>,
 }
@@ -186,7 +187,7 @@ impl Writer {
         let came_before = records::load_stored(disk, id)?.is_some() || records::load_dead(disk, id)?.is_some();
         if !came_before && job.lane.machine.lock().admit_always(&job.waiting) {
             batch.put(Table::Jobs, id_key(id), job.job);
-            batch.put(Table::Live, id_key(id), job.live);
+            job.live.into_iter().for_each(|live| batch.put(Table::Live, id_key(id), live));
         }
         Ok(())
     }
@@ -240,6 +241,10 @@ impl Writer {
     }
 
     fn admit(&self, job: Prepared, batch: &mut Batch, ended: &mut Vec<JobId>) -> Result<Submitted, DiskError> {
+        let Some(live) = job.live else {
+            batch.put(Table::Jobs, id_key(job.waiting.id), job.job);
+            return Ok(Submitted::Accepted { pushed_out: None });
+        };
         let admission = job.lane.machine.lock().admit(&job.waiting);
         let pushed_out = match admission {
             Admission::Admitted => None,
@@ -249,7 +254,7 @@ impl Writer {
         };
         let id = job.waiting.id;
         batch.put(Table::Jobs, id_key(id), job.job);
-        batch.put(Table::Live, id_key(id), job.live);
+        batch.put(Table::Live, id_key(id), live);
         if let Some(left) = &pushed_out {
             ended.push(left.id);
             let reason = "preempted: the lane was full and a more urgent job came";

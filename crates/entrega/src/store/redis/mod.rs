@@ -10,11 +10,12 @@
 //! - `schema`: what is kept under which key
 //! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;
 //!   `ahead`: claims before they are needed; `leases`: renewed
-//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`: the verbs
+//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`: the verbs
 //! - `news`: what other nodes say; `outbox`: jobs on their way to other lanes; `pulse`: how the server is
 
 mod ahead;
 mod answer;
+mod answers;
 mod changes;
 mod dead;
 mod jobs;

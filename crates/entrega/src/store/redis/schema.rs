@@ -7,6 +7,8 @@
 //! | `<prefix>:suppressed:<tenant>` | hash: address → since when, code and all of a suppression (see `mail`) |
 //! | `<prefix>:addresses:<tenant>` | sorted set: the same addresses, for listings |
 //! | `<prefix>:feedback:<job id>` | list: what came back about a mail, until it expires |
+//! | `<prefix>:<key of a route>` | an answer that is given again, until it expires |
+//! | `<prefix>:call:<key of a route>` | who makes the call for it, for as long as that may take |
 //! | `<prefix>:sweeper`, `<prefix>:replayer` | which node sweeps, which carries replays on, for a moment |
 //! | `<prefix>:news` | channel: `wake <lane>`, `paused <lane>`, `ended <id>`, `registry` |
 //!
@@ -73,6 +75,16 @@ pub(super) fn suppressed(prefix: &str, tenant: &TenantName) -> [String; 2] {
 
 pub(super) fn feedback(prefix: &str, id: JobId) -> String {
     format!("{prefix}:feedback:{id}")
+}
+
+/// Where an answer is kept to be given again; `key` is what a route says.
+pub(super) fn answer(prefix: &str, key: &str) -> String {
+    format!("{prefix}:{key}")
+}
+
+/// Held by whoever makes the call for that answer.
+pub(super) fn call(prefix: &str, key: &str) -> String {
+    format!("{prefix}:call:{key}")
 }
 
 pub(super) fn replayer(prefix: &str) -> String {

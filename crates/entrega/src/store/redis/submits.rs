@@ -16,8 +16,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use super::answer::{FOREVER, Reader, micros};
 use super::link::store_error;
 use super::script::{Call, Verb};
+use super::settlements::encode_end;
 use super::{LaneCell, Shared, schema};
-use crate::store::{NewEntry, Once, StoreError, Submitted, records};
+use crate::store::{KeptAnswer, NewEntry, Once, StoreError, Submitted, records};
 
 /// Jobs that may wait for their call at once.
 const WAITING_MAX: usize = 4096;
@@ -89,7 +90,7 @@ impl Shared {
     async fn take_in(&self, lane: &LaneCell, group: Vec<Submission>) {
         let call = Call::new(self, lane, Verb::Submit).arg("new");
         let entries = group.iter().flat_map(|submission| &submission.jobs);
-        let call = entries.fold(call, |call, entry| self.carry(call, &entry.job, &entry.once));
+        let call = entries.fold(call, |call, entry| self.carry(call, &entry.job, &entry.once, entry.answer.as_ref()));
         let mut answers = match call.make(self).await {
             Ok(Value::Array(rows)) => rows.into_iter(),
             Ok(other) => return refuse(group, &|| Reader("a submission").wrong(format!("{other:?}"))),
@@ -117,20 +118,25 @@ impl Shared {
     /// Puts in jobs that must get in, and that may have come before.
     pub(super) async fn put_in(&self, lane: &LaneCell, jobs: &[Job]) -> Result<(), StoreError> {
         let call = Call::new(self, lane, Verb::PutIn).arg("sure");
-        let call = jobs.iter().fold(call, |call, job| self.carry(call, job, &[]));
+        let call = jobs.iter().fold(call, |call, job| self.carry(call, job, &[], None));
         call.make(self).await.map_err(|error| store_error(&error))?;
         lane.wake.notify_one();
         Ok(())
     }
 
-    fn carry(&self, call: Call, job: &Job, once: &[Once]) -> Call {
+    fn carry(&self, call: Call, job: &Job, once: &[Once], answer: Option<&KeptAnswer>) -> Call {
+        let record = match answer {
+            Some(answer) => encode_end(&records::Ended::answered(job.clone(), answer.clone())),
+            None => records::encode_job(job),
+        };
         let call = call
             .arg(job.id.as_bytes())
             .arg(job.tenant.as_str())
             .arg(job.priority as u8)
             .arg(micros(job.due_at))
             .arg(job.expires_at.map_or(FOREVER, micros))
-            .arg(records::encode_job(job))
+            .arg(record)
+            .arg(u8::from(answer.is_some()))
             .arg(once.len());
         once.iter().fold(call, |call, once| {
             call.arg(schema::once(&self.options.prefix, &job.tenant, &once.key))

@@ -1,15 +1,15 @@
 -- Takes new jobs. ARGV[4] is `new`, or `sure` for jobs that must get in and may have come before (see `Verb::PutIn`);
--- then for each job: id, tenant, priority, due, expires, record, how many keys make it happen once, and for each of
--- those the key it is remembered under, the hash of its request, when it is forgotten.
+-- then for each job: id, tenant, priority, due, expires, record, whether it is done as it is taken, how many keys make it
+-- happen once, and for each of those the key it is remembered under, the hash of its request, when it is forgotten.
 -- Answers one row each: `accepted`, `full`, `duplicate`, `other_request`, the id under which it was taken before, or
 -- what was pushed out: id, tenant, priority, state.
 
-local FIELDS, KEY_FIELDS = 7, 3
+local FIELDS, KEY_FIELDS = 8, 3
 local is_sure = ARGV[4] == 'sure'
 
 -- Where the keys of a job begin, and where they end.
 local function keys_of(at)
-  return at + FIELDS, at + FIELDS + KEY_FIELDS * tonumber(ARGV[at + 6]) - 1
+  return at + FIELDS, at + FIELDS + KEY_FIELDS * tonumber(ARGV[at + 7]) - 1
 end
 
 local ids, places = {}, {}
@@ -85,6 +85,14 @@ for _, at in ipairs(places) do
     -- Nothing happens twice.
   elseif entries[id] or (is_sure and came_before(id)) then
     answer = 'duplicate'
+  elseif ARGV[at + 6] == '1' then
+    -- Its answer is known: it needs no place in the lane.
+    remember(at)
+    answer = 'accepted'
+    records[#records + 1] = id
+    records[#records + 1] = ARGV[at + 5]
+    index[#index + 1] = 0
+    index[#index + 1] = id
   elseif not is_sure and lane.waiting_in_all() >= policy.capacity then
     local e = victim(priority)
     is_taken = e ~= nil

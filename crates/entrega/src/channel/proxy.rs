@@ -1,0 +1,257 @@
+//! The `proxy` channel: a question to the upstream of a route, answered from the cache where that will do.
+//! Invariant: a fresh answer is given without a call; equal questions at the same moment make one call; only successful
+//! answers are kept. Where the upstream gives none, an old answer has to do, and says so.
+//! Never: waits for an open breaker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use entrega_call::Client;
+use entrega_core::job::{Body, Payload};
+use entrega_core::outcome::{Answer, Cached, Fault, FaultKind, Outcome};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::Channel;
+use super::http::{IDEMPOTENCY_KEY, OUR_NAME, REQUEST_ID, outcome};
+use crate::clock::Clock;
+use crate::proxy::{Route, Routes};
+use crate::store::{ClaimedJob, Store, StoredAnswer};
+
+/// How often a call that another node makes is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Beyond its deadline, how long a call counts as under way for a node that is gone.
+const CALL_MARGIN: Duration = Duration::from_secs(1);
+
+/// Questions to upstreams.
+pub struct ProxyChannel {
+    client: Client,
+    store: Arc<dyn Store>,
+    clock: Clock,
+    routes: Arc<Routes>,
+    /// Calls of this process that are under way, by the key of their answer: at most as many as attempts.
+    calls: Mutex<HashMap<String, watch::Receiver<Option<Outcome>>>>,
+}
+
+/// What a call is made for.
+struct Asking<'a> {
+    claimed: &'a ClaimedJob,
+    route: &'a Route,
+    key: String,
+    url: String,
+    deadline: Instant,
+}
+
+impl ProxyChannel {
+    /// Calls through this client, to the upstreams of these routes, and keeps answers in this store.
+    pub fn new(client: Client, store: Arc<dyn Store>, clock: Clock, routes: Arc<Routes>) -> ProxyChannel {
+        ProxyChannel { client, store, clock, routes, calls: Mutex::default() }
+    }
+
+    async fn answer(&self, asking: &Asking<'_>) -> Outcome {
+        let kept = self.kept(&asking.key).await;
+        if let Some((answer, age)) = kept.as_ref().filter(|(_, age)| *age < asking.route.cache.ttl) {
+            return again(answer, *age, None);
+        }
+        let came = match asking.claimed.past_breaker {
+            true => {
+                fault(FaultKind::BreakerOpen, "the breaker is open: the upstream failed too often; nobody was called")
+            }
+            false => self.share(asking).await,
+        };
+        match kept.filter(|_| leaves_room_for_an_old_answer(&came)) {
+            Some((answer, age)) => again(&answer, age, Some(came)),
+            None => came,
+        }
+    }
+
+    /// What is kept for a question, and how old it is. A cache that cannot be read costs a call.
+    async fn kept(&self, key: &str) -> Option<(StoredAnswer, Duration)> {
+        let stored = self.store.cached(key).await.unwrap_or_else(|error| {
+            tracing::debug!(errorReason = %error, "The cache cannot be read");
+            None
+        })?;
+        let age = self.clock.now().since(stored.stored_at);
+        Some((stored, age))
+    }
+
+    /// Makes the call, or waits for whoever makes the same one.
+    async fn share(&self, asking: &Asking<'_>) -> Outcome {
+        let (ours, mut theirs) = {
+            let mut calls = self.calls.lock();
+            match calls.get(&asking.key) {
+                Some(theirs) => (None, theirs.clone()),
+                None => {
+                    let (ours, theirs) = watch::channel(None);
+                    calls.insert(asking.key.clone(), theirs.clone());
+                    (Some(UnderWay { calls: &self.calls, key: &asking.key, tell: ours }), theirs)
+                }
+            }
+        };
+        match ours {
+            Some(under_way) => {
+                let came = self.share_with_nodes(asking).await;
+                under_way.tell.send_replace(Some(came.clone()));
+                came
+            }
+            None => {
+                // An error means that whoever made the call is gone without a word.
+                let told = timeout_at(asking.deadline, theirs.wait_for(Option::is_some)).await;
+                let came = told.ok().and_then(Result::ok).and_then(|came| came.clone());
+                came.map_or_else(
+                    || fault(FaultKind::Timeout, "the same call, made for another job, did not end"),
+                    shared,
+                )
+            }
+        }
+    }
+
+    /// The same among nodes: one makes the call, the others wait for its answer to be kept.
+    async fn share_with_nodes(&self, asking: &Asking<'_>) -> Outcome {
+        let (key, id) = (asking.key.as_str(), asking.claimed.job.id);
+        let lasts = self.clock.until(asking.deadline) + CALL_MARGIN;
+        loop {
+            // A cache that cannot be written shares nothing.
+            if self.store.begin_call(key, id, lasts).await.unwrap_or(true) {
+                let came = self.call(asking).await;
+                // What could not be ended here ends by itself.
+                drop(self.store.end_call(key, id).await);
+                return came;
+            }
+            if timeout_at(asking.deadline, tokio::time::sleep(LOOK_EVERY)).await.is_err() {
+                return fault(FaultKind::Timeout, "the same call, made by another node, did not end");
+            }
+            if let Some((answer, age)) = self.kept(key).await.filter(|(_, age)| *age < asking.route.cache.ttl) {
+                return again(&answer, age, None);
+            }
+        }
+    }
+
+    async fn call(&self, asking: &Asking<'_>) -> Outcome {
+        let request = match request(asking) {
+            Ok(request) => request,
+            Err(message) => return fault(FaultKind::Invalid, message),
+        };
+        let came = outcome(self.client.call(request, asking.deadline).await, self.clock.now());
+        let keep = asking.route.keep();
+        if let Outcome::Answer(answer) = &came
+            && answer.status.is_success()
+            && !keep.is_zero()
+            && let Err(error) = self.store.cache(&asking.key, self.to_keep(answer), keep).await
+        {
+            tracing::debug!(errorReason = %error, "An answer could not be kept");
+        }
+        came
+    }
+
+    fn to_keep(&self, answer: &Answer) -> StoredAnswer {
+        let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        StoredAnswer {
+            stored_at: self.clock.now(),
+            status: answer.status.as_u16(),
+            content_type,
+            body: Body(answer.body.clone()),
+            truncated: answer.truncated,
+        }
+    }
+}
+
+/// A call that others may wait for; it ends however its maker ends.
+struct UnderWay<'a> {
+    calls: &'a Mutex<HashMap<String, watch::Receiver<Option<Outcome>>>>,
+    key: &'a str,
+    tell: watch::Sender<Option<Outcome>>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.calls.lock().remove(self.key);
+    }
+}
+
+fn fault(kind: FaultKind, message: impl Into<String>) -> Outcome {
+    Outcome::Fault(Fault { kind, message: message.into() })
+}
+
+/// An answer that was given before.
+fn again(stored: &StoredAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
+    let mut headers = HeaderMap::new();
+    if let Some(Ok(content_type)) = stored.content_type.as_deref().map(HeaderValue::from_str) {
+        headers.insert(CONTENT_TYPE, content_type);
+    }
+    let answer = Answer {
+        status: StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK),
+        headers,
+        body: stored.body.0.clone(),
+        truncated: stored.truncated,
+        retry_after: None,
+    };
+    Outcome::Cached(Box::new(Cached { answer, age, instead_of: instead_of.map(Box::new) }))
+}
+
+/// What a call that was made for another job means here: nobody was called for this one.
+fn shared(came: Outcome) -> Outcome {
+    match came {
+        Outcome::Answer(answer) if answer.status.is_success() => {
+            Outcome::Cached(Box::new(Cached { answer, age: Duration::ZERO, instead_of: None }))
+        }
+        Outcome::Cached(cached) => Outcome::Cached(cached),
+        failed => {
+            fault(FaultKind::Shared, format!("the same call, made for another job, came to: {}", failed.reason()))
+        }
+    }
+}
+
+/// Whether the upstream gave no answer. A 404 is one, and an old answer would contradict it.
+fn leaves_room_for_an_old_answer(came: &Outcome) -> bool {
+    match came {
+        Outcome::Answer(answer) => answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS,
+        Outcome::Fault(fault) => {
+            !matches!(fault.kind, FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held)
+        }
+        Outcome::SwitchedOff(_) | Outcome::Mail(_) | Outcome::Spread(_) | Outcome::Cached(_) => false,
+    }
+}
+
+fn request(asking: &Asking<'_>) -> Result<Request<Bytes>, String> {
+    let mut request = Request::get(asking.url.as_str()).body(Bytes::new()).map_err(|error| error.to_string())?;
+    let headers = request.headers_mut();
+    let job = &asking.claimed.job;
+    let id = HeaderValue::from_str(&job.id.to_string()).map_err(|error| error.to_string())?;
+    headers.insert(USER_AGENT, OUR_NAME.clone());
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.5"));
+    headers.insert(IDEMPOTENCY_KEY.clone(), id.clone());
+    headers.insert(REQUEST_ID.clone(), id);
+    for (name, value) in &asking.route.headers {
+        let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+        headers.insert(name, HeaderValue::from_str(value.reveal()).map_err(|error| error.to_string())?);
+    }
+    Ok(request)
+}
+
+#[async_trait]
+impl Channel for ProxyChannel {
+    fn answers_alone(&self) -> bool {
+        true
+    }
+
+    async fn attempt(&self, claimed: &ClaimedJob, deadline: Instant) -> Outcome {
+        let Payload::Proxy(question) = &claimed.job.payload else {
+            return fault(FaultKind::Invalid, "the job carries no question");
+        };
+        let Some(route) = self.routes.get(&claimed.job.lane) else {
+            return fault(FaultKind::Invalid, "its route is not configured any more");
+        };
+        let Some(url) = route.url(&question.params) else {
+            return fault(FaultKind::Invalid, "its route has no upstream any more");
+        };
+        let key = route.cache_key(&question.params);
+        self.answer(&Asking { claimed, route, key, url, deadline }).await
+    }
+}

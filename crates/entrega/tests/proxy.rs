@@ -1,0 +1,15 @@
+//! Proxy routes: a paced queue before a real upstream, over a store in memory and over Redis.
+
+mod proxy {
+    mod asking;
+    mod caching;
+    mod failing;
+    mod nodes;
+    mod pacing;
+    mod upstream;
+}
+#[path = "email/world.rs"]
+#[allow(dead_code, reason = "the tests of mail use more of it")]
+mod gateway;
+#[path = "redis/mod.rs"]
+mod redis;
