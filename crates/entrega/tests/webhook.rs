@@ -7,6 +7,7 @@ mod webhook {
     mod events;
     mod receiver;
     mod states;
+    mod strangers;
 }
 #[path = "email/world.rs"]
 #[allow(dead_code, reason = "the tests of mail use more of it")]

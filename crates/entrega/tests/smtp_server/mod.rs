@@ -176,7 +176,8 @@ impl Drop for SmtpServer {
     }
 }
 
-fn python() -> PathBuf {
+/// The project's own Python.
+pub fn python() -> PathBuf {
     let installed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/python/bin/python3");
     std::env::var_os(PYTHON_VARIABLE).map_or_else(installed, PathBuf::from)
 }
