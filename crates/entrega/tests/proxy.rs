@@ -9,7 +9,6 @@ mod proxy {
     mod upstream;
 }
 #[path = "email/world.rs"]
-#[allow(dead_code, reason = "the tests of mail use more of it")]
 mod gateway;
 #[path = "redis/mod.rs"]
 mod redis;

@@ -10,7 +10,6 @@ mod webhook {
     mod strangers;
 }
 #[path = "email/world.rs"]
-#[allow(dead_code, reason = "the tests of mail use more of it")]
 mod gateway;
 mod log;
 #[path = "redis/mod.rs"]
