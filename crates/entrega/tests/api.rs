@@ -4,6 +4,7 @@
 //! # Layout
 //! - `world`: a server and a client for it; `access`: every route with every kind of wrong caller
 //! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `discarding`: what the routes do
+//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `shapes`: what the routes do
 //! - `document`: what the OpenAPI document says is true; `connections`: slow and greedy callers, shutdown
 
 mod api {
@@ -16,6 +17,7 @@ mod api {
     mod endpoints;
     mod once;
     mod operations;
+    mod shapes;
     mod submissions;
     mod world;
 }

@@ -3,6 +3,8 @@
 //! Never: reads a byte for a caller without the right key; extractors of callers come first.
 
 use std::error::Error as _;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,9 @@ use axum::http::header::CONTENT_TYPE;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, de};
 use serde_json::error::Category;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -31,6 +35,31 @@ pub(super) struct JsonBytes(pub(super) Bytes);
 
 /// A JSON body.
 pub(super) struct JsonBody<T>(pub(super) T);
+
+/// A JSON object and nothing else: serde would also read a struct from an array, by the order of its fields.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<T: Default> Default for Object<T> {
+    fn default() -> Object<T> {
+        Object(T::default())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
 
 /// The same for a mail, whose files may make it large. Only so many large ones are in memory at once.
 pub(super) struct MailBytes {
@@ -90,7 +119,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for JsonBody<T> {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBody<T>, ApiError> {
         let JsonBytes(bytes) = JsonBytes::from_request(request, api).await?;
-        parse(&bytes).map(JsonBody)
+        parse(&bytes).map(|Object(body)| JsonBody(body))
     }
 }
 
@@ -169,8 +198,14 @@ fn check_depth(json: &[u8]) -> Result<(), ApiError> {
 pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(json).map_err(|error| match error.classify() {
         Category::Data => misfit::<T>(json, &error),
+        // The parser says the same of a number where one of several words was expected.
+        Category::Syntax if is_whole(json) => misfit::<T>(json, &error),
         Category::Syntax | Category::Eof | Category::Io => bad_json(&error),
     })
+}
+
+fn is_whole(json: &[u8]) -> bool {
+    serde_json::from_slice::<de::IgnoredAny>(json).is_ok()
 }
 
 /// What is no JSON at all.
@@ -189,7 +224,10 @@ fn misfit<T: DeserializeOwned>(json: &[u8], error: &serde_json::Error) -> ApiErr
             cause = inner.source();
         }
     }
-    let detail = without_place(error);
+    let detail = match error.classify() {
+        Category::Syntax => "expected one of the words that /openapi.json lists".to_owned(),
+        _ => without_place(error),
+    };
     let path = path.filter(|path| !path.is_empty() && path != ".");
     let field = match (path, absent_or_repeated(&detail)) {
         (Some(path), Some(name)) => format!("{path}.{name}"),

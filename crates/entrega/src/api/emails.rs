@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Reader, Sender};
-use super::body::{self, MailBytes};
+use super::body::{self, MailBytes, Object};
 use super::mail_view::{MailStatus, MailView};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
@@ -53,7 +53,8 @@ pub(super) struct MailWish {
     /// As HTML.
     html: Option<String>,
     /// Files, 10 MiB in all.
-    attachments: Option<Vec<File>>,
+    #[schema(value_type = Option<Vec<File>>)]
+    attachments: Option<Vec<Object<File>>>,
     /// Further header fields.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     headers: Option<Headers>,
@@ -165,7 +166,7 @@ pub(super) async fn send(
     if !api.engine.mail.has_transport {
         return Err(ApiError::NoTransport);
     }
-    let wish: MailWish = body::parse(&json)?;
+    let Object(wish): Object<MailWish> = body::parse(&json)?;
     let tenant = who.acts_for(wish.tenant.clone())?;
     let external_id = wish.external_id.clone();
     let once: Vec<OnceKey> =
@@ -213,7 +214,7 @@ fn external_key(external_id: &str) -> Result<OnceKey, ApiError> {
 
 impl MailWish {
     fn into_job(self, api: &Api) -> Result<NewJob, ApiError> {
-        let files = self.attachments.unwrap_or_default().into_iter().map(|file| AttachmentWish {
+        let files = self.attachments.unwrap_or_default().into_iter().map(|Object(file)| AttachmentWish {
             filename: file.filename,
             content_type: file.content_type,
             content_base64: file.content,

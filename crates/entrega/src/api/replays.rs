@@ -11,7 +11,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::auth::{Principal, Reader, Sender};
-use super::body::JsonBody;
+use super::body::{JsonBody, Object};
 use super::page::{LIMIT_MAX, Listing, PageQuery};
 use super::problem::ApiError;
 use super::query::{Params, TextPath};
@@ -28,7 +28,7 @@ pub(super) struct ReplayWish {
     /// Which; all pending ones if left out.
     #[serde(default)]
     #[schema(value_type = schema::DeadLetterFilter, required = false)]
-    filter: DeadLetterFilter,
+    filter: Object<DeadLetterFilter>,
     /// How many a second; 10 if left out.
     #[schema(minimum = 1, maximum = 1000)]
     rate_per_sec: Option<u32>,
@@ -50,8 +50,9 @@ pub(super) async fn start(
     if !(1..=RATE_MAX).contains(&rate_per_sec) {
         return Err(ApiError::invalid("ratePerSec", format!("{rate_per_sec} is not from 1 to {RATE_MAX}")));
     }
-    let tenant = who.narrow(wish.filter.tenant.clone())?;
-    let filter = DeadLetterFilter { tenant, status: Some(DeadLetterStatus::Pending), ..wish.filter };
+    let Object(filter) = wish.filter;
+    let tenant = who.narrow(filter.tenant.clone())?;
+    let filter = DeadLetterFilter { tenant, status: Some(DeadLetterStatus::Pending), ..filter };
     let now = api.engine.clock.now();
     let run = ReplayRun {
         id: api.new_id("replay"),

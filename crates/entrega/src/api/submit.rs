@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::auth::{Principal, Sender};
-use super::body::{self, JsonBytes};
+use super::body::{self, JsonBytes, Object};
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
 use crate::intake::{self, NewJob, OnceKey, Refusal};
@@ -44,7 +44,8 @@ pub(super) struct JobWish {
     #[schema(value_type = Option<String>, example = "http")]
     lane: Option<LaneName>,
     /// The call to make.
-    request: RequestWish,
+    #[schema(value_type = RequestWish)]
+    request: Object<RequestWish>,
     /// How urgent within the lane.
     #[schema(value_type = Option<schema::Priority>)]
     priority: Option<Priority>,
@@ -114,7 +115,7 @@ impl JobWish {
         let job = NewJob {
             lane: self.lane.unwrap_or_else(|| api.default_lane.clone()),
             priority: self.priority.unwrap_or_default(),
-            payload: Payload::Http(self.request.into_request()?),
+            payload: Payload::Http(self.request.0.into_request()?),
             labels: self.labels.unwrap_or_default(),
             ttl: self.ttl_ms.map(Duration::from_millis),
             delay: Duration::from_millis(self.delay_ms.unwrap_or(0)),
@@ -221,7 +222,7 @@ async fn submit_one(
     json: &[u8],
     once: Option<OnceKey>,
 ) -> Result<(Response, bool), ApiError> {
-    let (tenant, job) = body::parse::<JobWish>(json)?.into_job(api, who)?;
+    let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who)?;
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once.into_iter().collect())]).await;
     let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
     let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
@@ -244,7 +245,8 @@ async fn submit_many(
     let mut answers: Vec<Option<Result<intake::Taken, ApiError>>> = Vec::with_capacity(wishes.len());
     let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<OnceJob>)> = BTreeMap::new();
     for (index, wish) in wishes.into_iter().enumerate() {
-        let job = body::parse::<JobWish>(wish.get().as_bytes()).and_then(|wish| wish.into_job(api, who));
+        let wish = body::parse::<Object<JobWish>>(wish.get().as_bytes());
+        let job = wish.and_then(|Object(wish)| wish.into_job(api, who));
         match job {
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();
