@@ -38,6 +38,7 @@ pub(super) struct DeadLettersQuery {
     #[param(value_type = Option<schema::DeadLetterStatus>)]
     status: Option<DeadLetterStatus>,
     /// Dead for at least this long.
+    #[param(format = "uint64")]
     older_than_seconds: Option<u64>,
     /// With this text in the reason.
     text: Option<String>,

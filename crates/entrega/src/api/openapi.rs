@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
 use super::{
-    deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays, ses, submit,
+    deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays, schema, ses, submit,
     suppressions, tenants,
 };
 
@@ -35,7 +35,7 @@ use super::{
         deliveries::list, deliveries::test, deliveries::discard, events::list,
         health::live, health::ready, health::metrics, document,
     ),
-    components(schemas(Problem)),
+    components(schemas(Problem, schema::CountBy)),
     modifiers(&Bearer, &CommonProblems),
 )]
 struct Document;

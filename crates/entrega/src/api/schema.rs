@@ -248,6 +248,7 @@ pub(super) struct DeadLetterFilter {
     /// Ignored: only pending entries can be replayed.
     status: Option<DeadLetterStatus>,
     /// Dead for at least this long.
+    #[schema(format = "uint64")]
     older_than_seconds: Option<u64>,
     /// With this text in the reason.
     text: Option<String>,

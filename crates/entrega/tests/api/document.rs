@@ -46,6 +46,26 @@ async fn every_route_is_listed_with_its_scope_and_problems_and_nothing_else_is()
     }
 }
 
+/// A parameter named a schema that was not there: a client made from the document could not be built.
+#[test]
+fn every_reference_in_the_document_leads_somewhere() {
+    fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        found.extend(value["$ref"].as_str());
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
+            Value::Object(fields) => fields.values().for_each(|field| walk(field, found)),
+            _ => {}
+        }
+    }
+    let document = document();
+    let mut references = Vec::new();
+    walk(&document, &mut references);
+    assert!(references.len() > 100, "{references:?}");
+    for reference in references {
+        assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+    }
+}
+
 #[track_caller]
 fn assert_problem(response: &Value, place: &str) {
     let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
