@@ -40,6 +40,15 @@ enum Chore {
         #[arg(long, default_value_t = 20)]
         cycles: u32,
     },
+    /// Call the API with what its own description allows and forbids
+    Schema {
+        /// How many calls to make up for each operation
+        #[arg(long, default_value_t = 500)]
+        examples: u32,
+        /// Which ones
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Measure, side by side with the peers; arguments go to entrega-bench
     Bench {
         /// E.g. `--quick bare bullmq`
@@ -53,6 +62,7 @@ fn main() -> ExitCode {
         Chore::Test => suite::run(),
         Chore::Tidy => tidy::check(&root()),
         Chore::Crash { cycles } => crash(cycles),
+        Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Bench { args } => bench(&args),
     };
     match result {
@@ -68,6 +78,12 @@ fn crash(cycles: u32) -> Result<()> {
     let args = ["test", "-p", "entrega", "--release", "--locked"];
     let mut command = cargo(&args);
     command.args(["--test", "crash", "--", "--nocapture"]).env("ENTREGA_CRASH_CYCLES", cycles.to_string());
+    stream(command)
+}
+
+fn schema(examples: u32, seed: u64) -> Result<()> {
+    let mut command = cargo(&["test", "-p", "entrega", "--locked", "--test", "schema", "--", "--nocapture"]);
+    command.env("ENTREGA_SCHEMA_EXAMPLES", examples.to_string()).env("ENTREGA_SCHEMA_SEED", seed.to_string());
     stream(command)
 }
 

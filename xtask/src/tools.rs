@@ -48,9 +48,14 @@ const TOOLS: &[Tool] = &[
     Tool::apt("php", &["php", "--version"], "php-cli", "the webhook receiver in PHP"),
     Tool {
         name: "python",
-        probe: &["target/tools/python/bin/python3", "-c", "import aiosmtpd, moto.server, standardwebhooks"],
-        source: Source::Python(&["aiosmtpd==1.4.6", "moto[server]==5.2.5", "standardwebhooks==1.1.0"]),
-        serves: "mail over SMTP and SES, webhooks in Python",
+        probe: &["target/tools/python/bin/python3", "-c", "import aiosmtpd, moto.server, schemathesis, standardwebhooks"],
+        source: Source::Python(&[
+            "aiosmtpd==1.4.6",
+            "moto[server]==5.2.5",
+            "schemathesis==4.32.5",
+            "standardwebhooks==1.1.0",
+        ]),
+        serves: "mail over SMTP and SES, webhooks in Python, the API against its description",
     },
 ];
 
