@@ -1,82 +1,117 @@
-//! Who may call what: every route, with every kind of wrong caller.
+//! Who may call what: every operation of the OpenAPI document with every kind of wrong caller.
+//! Invariant: what is expected follows from the document. An operation that this file has no value for (a parameter of
+//! its path, a body) fails the tests instead of being left out.
 
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, World};
 
-/// A route, the scope it needs (`""`: none), and a body that it takes.
-pub struct Route {
-    pub method: &'static str,
-    pub path: &'static str,
-    pub scope: &'static str,
-    pub body: fn() -> Value,
+/// An operation of the document.
+pub struct Operation {
+    pub method: String,
+    pub path: String,
+    /// The scope that it needs, if it needs one.
+    pub scope: Option<String>,
+    pub takes_body: bool,
+    pub described: Value,
 }
 
-const fn route(method: &'static str, path: &'static str, scope: &'static str) -> Route {
-    Route { method, path, scope, body: || Value::Null }
+/// Every operation of the document.
+pub fn operations() -> Vec<Operation> {
+    let document = serde_json::to_value(entrega::api::openapi()).unwrap();
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, described) in item.as_object().unwrap() {
+            operations.push(Operation {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                scope: scope(described),
+                takes_body: described.get("requestBody").is_some(),
+                described: described.clone(),
+            });
+        }
+    }
+    assert!(operations.len() > 40, "{} operations", operations.len());
+    operations
 }
 
-const fn with(route: Route, body: fn() -> Value) -> Route {
-    Route { body, ..route }
+/// One scope, or none: the checks below know nothing of several.
+fn scope(described: &Value) -> Option<String> {
+    let requirements = described["security"].as_array().into_iter().flatten();
+    let mut scopes = requirements.filter_map(|one| one["key"].as_array()).flatten();
+    let scope = scopes.next().map(|scope| scope.as_str().unwrap().to_owned());
+    assert!(scopes.next().is_none(), "several scopes: {described}");
+    scope
 }
 
-pub const ROUTES: [Route; 45] = [
-    with(route("POST", "/v1/jobs", "send"), || json!({"request": {"url": "https://example.com"}})),
-    route("GET", "/v1/jobs", "read"),
-    route("GET", "/v1/jobs/{id}", "read"),
-    route("GET", "/v1/jobs/{id}/explain", "read"),
-    route("POST", "/v1/jobs/{id}/unblock", "admin"),
-    route("DELETE", "/v1/jobs/{id}", "send"),
-    with(
-        route("POST", "/v1/email/send", "send"),
-        || json!({"from": "shop@example.com", "to": "ann@example.com", "subject": "Hello", "text": "Hello!"}),
-    ),
-    route("GET", "/v1/emails", "read"),
-    route("GET", "/v1/emails/{id}", "read"),
-    route("GET", "/v1/suppressions", "read"),
-    with(route("POST", "/v1/suppressions", "send"), || json!({"address": "eve@example.com", "reason": "asked for it"})),
-    route("DELETE", "/v1/suppressions/{address}", "send"),
-    route("POST", "/v1/ses/notifications", ""),
-    route("GET", "/v1/lanes", "admin"),
-    route("POST", "/v1/lanes/{lane}/pause", "admin"),
-    route("POST", "/v1/lanes/{lane}/resume", "admin"),
-    route("GET", "/v1/dlq", "read"),
-    route("GET", "/v1/dlq/stats", "read"),
-    route("GET", "/v1/dlq/export", "read"),
-    route("GET", "/v1/dlq/{id}", "read"),
-    route("POST", "/v1/dlq/{id}/replay", "send"),
-    with(route("POST", "/v1/dlq/{id}/discard", "send"), || json!({"reason": "known"})),
-    with(route("POST", "/v1/dlq/replay", "send"), || json!({})),
-    route("GET", "/v1/replays", "read"),
-    route("GET", "/v1/replays/{id}", "read"),
-    route("GET", "/v1/tenants", "read"),
-    with(route("PUT", "/v1/tenants/{tenant}", "admin"), || json!({"weight": 2})),
-    with(
-        route("PUT", "/v1/tenants/{tenant}/endpoints/{name}", "send"),
-        || json!({"url": "https://example.com/hooks", "secret": "a-secret-of-their-own"}),
-    ),
-    route("GET", "/v1/tenants/{tenant}/endpoints", "read"),
-    route("GET", "/v1/tenants/{tenant}/endpoints/{name}", "read"),
-    route("DELETE", "/v1/tenants/{tenant}/endpoints/{name}", "send"),
-    route("POST", "/v1/tenants/{tenant}/endpoints/{name}/test", "send"),
-    route("GET", "/v1/tenants/{tenant}/endpoints/{name}/deliveries", "read"),
-    with(route("POST", "/v1/tenants/{tenant}/endpoints/{name}/discard", "send"), || json!({"reason": "they left"})),
-    route("GET", "/v1/events", "read"),
-    route("POST", "/v1/tenants/{tenant}/endpoints/{name}/rotate", "send"),
-    route("POST", "/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", "send"),
-    with(route("POST", "/v1/keys", "admin"), || json!({"tenant": "t", "scopes": ["read"]})),
-    route("GET", "/v1/keys", "admin"),
-    route("DELETE", "/v1/keys/{id}", "admin"),
-    route("GET", "/metrics", "admin"),
-    route("GET", "/health/live", ""),
-    route("GET", "/health/ready", ""),
-    route("GET", "/openapi.json", ""),
-    // Not a route of its own: the same path with a query still needs the key.
-    route("GET", "/v1/jobs?limit=1", "read"),
-];
+impl Operation {
+    pub fn name(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
 
-/// Ids of things that exist, all of tenant `ours`.
+    /// The names of its parameters in this place that it cannot do without, or all of them.
+    fn parameters(&self, place: &str, is_required: bool) -> Vec<&str> {
+        let all = self.described["parameters"].as_array().into_iter().flatten();
+        all.filter(|one| one["in"] == place && (!is_required || one["required"] == true))
+            .map(|one| one["name"].as_str().unwrap())
+            .collect()
+    }
+
+    /// A body that it takes.
+    fn body(&self) -> Value {
+        if !self.takes_body {
+            return Value::Null;
+        }
+        match self.name().as_str() {
+            "POST /v1/jobs" => json!({"request": {"url": "https://example.com"}}),
+            "POST /v1/email/send" => {
+                json!({"from": "shop@example.com", "to": "ann@example.com", "subject": "Hello", "text": "Hello!"})
+            }
+            "POST /v1/suppressions" => json!({"address": "eve@example.com", "reason": "asked for it"}),
+            "POST /v1/ses/notifications" => json!({}),
+            "POST /v1/dlq/{id}/discard" => json!({"reason": "known"}),
+            "POST /v1/dlq/replay" => json!({}),
+            "PUT /v1/tenants/{tenant}" => json!({"weight": 2}),
+            "PUT /v1/tenants/{tenant}/endpoints/{name}" => {
+                json!({"url": "https://example.com/hooks", "secret": "a-secret-of-their-own"})
+            }
+            "POST /v1/tenants/{tenant}/endpoints/{name}/discard" => json!({"reason": "they left"}),
+            "POST /v1/proxy/{route}" => json!({"cpf": "529.982.247-25"}),
+            "POST /v1/keys" => json!({"tenant": "t", "scopes": ["read"]}),
+            name => panic!("say what a good body of {name} is"),
+        }
+    }
+
+    /// What it answers a caller who may call it.
+    fn answers(&self) -> std::ops::RangeInclusive<u16> {
+        match self.name().as_str() {
+            // The job that is there to be unblocked is not blocked: 409 says that the call got that far.
+            "POST /v1/jobs/{id}/unblock" => 409..=409,
+            // Nobody listens to SNS here, and what is not signed is not believed.
+            "POST /v1/ses/notifications" => 403..=403,
+            // Its parameters are the route's own, so that the document cannot say which it needs.
+            "GET /proxy/{route}" => 400..=400,
+            _ => 200..=299,
+        }
+    }
+}
+
+/// A path or a query with every parameter filled in.
+fn filled(operation: &Operation, things: &Things) -> String {
+    let mut path = operation.path.clone();
+    for name in operation.parameters("path", true) {
+        path = path.replace(&format!("{{{name}}}"), &things.named(&operation.path, name));
+    }
+    assert!(!path.contains('{'), "{path} has a parameter that the document does not describe");
+    let query = operation.parameters("query", true);
+    let query: Vec<_> = query.iter().map(|name| format!("{name}={}", things.named(&operation.path, name))).collect();
+    if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Ids of things that exist, all of one tenant.
 struct Things {
+    tenant: String,
+    address: String,
     job: String,
     dead: String,
     replay: String,
@@ -101,75 +136,104 @@ impl Things {
         world.post("/v1/suppressions", ADMIN, wish).await.expect(201);
         let endpoint = format!("/v1/tenants/{tenant}/endpoints/{ENDPOINT}");
         world.call("PUT", &endpoint, ADMIN, json!({"url": "https://example.com/hooks"})).await.expect(201);
-        Things { job, dead, replay: text(&replay["replayId"]), key: text(&key["id"]), mail }
+        let (replay, key) = (text(&replay["replayId"]), text(&key["id"]));
+        Things { tenant: tenant.into(), address: SUPPRESSED.into(), job, dead, replay, key, mail }
     }
 
-    fn path(&self, route: &Route) -> String {
-        let id = match route.path {
-            path if path.starts_with("/v1/jobs") => &self.job,
-            path if path.starts_with("/v1/dlq") => &self.dead,
-            path if path.starts_with("/v1/replays") => &self.replay,
-            path if path.starts_with("/v1/emails") => &self.mail,
-            _ => &self.key,
+    /// What stands for a parameter of this path.
+    fn named(&self, path: &str, parameter: &str) -> String {
+        let text = match (path.split('/').nth(2).unwrap_or_default(), parameter) {
+            ("jobs", "id") => &self.job,
+            ("dlq", "id") => &self.dead,
+            ("replays", "id") => &self.replay,
+            ("emails", "id") | ("events", "outboxId") => &self.mail,
+            ("keys", "id") => &self.key,
+            ("tenants", "tenant") => &self.tenant,
+            ("tenants", "name") => ENDPOINT,
+            ("suppressions", "address") => &self.address,
+            ("lanes", "lane") => "http",
+            (_, "route") => "score",
+            _ => panic!("say what {{{parameter}}} of {path} is"),
         };
-        route
-            .path
-            .replace("{id}", id)
-            .replace("{lane}", "http")
-            .replace("{tenant}", "ours")
-            .replace("{name}", ENDPOINT)
-            .replace("{address}", SUPPRESSED)
+        text.to_owned()
+    }
+
+    /// All of them as the operator sees them.
+    async fn seen(&self, world: &World) -> Vec<String> {
+        let mut seen = Vec::new();
+        for path in [
+            format!("/v1/jobs/{}", self.job),
+            format!("/v1/dlq/{}", self.dead),
+            format!("/v1/emails/{}", self.mail),
+            format!("/v1/replays/{}", self.replay),
+            format!("/v1/tenants/{}/endpoints/{ENDPOINT}", self.tenant),
+            format!("/v1/suppressions?tenant={}", self.tenant),
+        ] {
+            let answer = world.get(&path, ADMIN).await;
+            answer.expect(200);
+            seen.push(answer.text);
+        }
+        seen
     }
 }
 
 #[tokio::test]
-async fn every_route_refuses_a_caller_without_a_key_or_with_a_wrong_one() {
+async fn every_operation_refuses_a_caller_without_a_key_or_with_a_wrong_one() {
     let world = World::new().await;
     let things = Things::of(&world, "ours").await;
-    for route in ROUTES.iter().filter(|route| !route.scope.is_empty()) {
-        let path = things.path(route);
+    let guarded = operations().into_iter().filter(|operation| operation.scope.is_some());
+    for operation in guarded {
+        let (method, path) = (&operation.method, filled(&operation, &things));
         for key in ["", "ek_unknown", "ek_the-admin-ke", "ek_the-admin-key2"] {
-            let answer = world.call(route.method, &path, key, (route.body)()).await;
+            // The same path with a query still needs the key.
+            let path = if key.is_empty() { format!("{path}?limit=1") } else { path.clone() };
+            let answer = world.call(method, &path, key, operation.body()).await;
             answer.problem(401);
             let challenge = answer.headers["www-authenticate"].to_str().unwrap();
-            assert!(challenge.starts_with("Bearer"), "{} {path}: {challenge}", route.method);
+            assert!(challenge.starts_with("Bearer"), "{method} {path}: {challenge}");
         }
-        let basic = world.request(route.method, &path, "").header("authorization", "Basic YTpi");
+        let basic = world.request(method, &path, "").header("authorization", "Basic YTpi");
         world.send(basic, "").await.problem(401);
     }
 }
 
+/// Only what strangers must reach is open; who opens more has to say so here.
+#[test]
+fn no_other_operation_is_open() {
+    let open = operations().into_iter().filter(|operation| operation.scope.is_none());
+    let open: Vec<String> = open.map(|operation| operation.name()).collect();
+    assert_eq!(open, ["GET /health/live", "GET /health/ready", "GET /openapi.json", "POST /v1/ses/notifications"]);
+}
+
 #[tokio::test]
-async fn every_route_refuses_a_key_without_its_scope_and_names_it() {
+async fn every_operation_refuses_a_key_without_its_scope_and_names_it() {
     let world = World::new().await;
     let things = Things::of(&world, "ours").await;
-    let all = ["send", "read", "admin"];
-    for route in ROUTES.iter().filter(|route| !route.scope.is_empty()) {
-        let others: Vec<&str> = all.into_iter().filter(|scope| *scope != route.scope && *scope != "admin").collect();
-        let key = world.key("ours", &others).await;
-        let problem = world.call(route.method, &things.path(route), &key, (route.body)()).await.problem(403);
-        let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.contains(&format!("'{}'", route.scope)), "{} {}: {detail}", route.method, route.path);
+    let keys = [
+        (vec!["send"], world.key("ours", &["send"]).await),
+        (vec!["read"], world.key("ours", &["read"]).await),
+        (vec!["send", "read"], world.key("ours", &["send", "read"]).await),
+    ];
+    for operation in operations() {
+        let Some(scope) = operation.scope.as_deref() else { continue };
+        let path = filled(&operation, &things);
+        for (_, key) in keys.iter().filter(|(scopes, _)| !scopes.contains(&scope)) {
+            let problem = world.call(&operation.method, &path, key, operation.body()).await.problem(403);
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains(&format!("'{scope}'")), "{}: {detail}", operation.name());
+        }
     }
 }
 
 #[tokio::test]
-async fn every_route_answers_a_key_with_its_scope() {
-    for route in &ROUTES {
+async fn every_operation_answers_a_key_with_its_scope() {
+    for operation in operations() {
         let world = World::new().await;
         let things = Things::of(&world, "ours").await;
-        let key = world.key("ours", &[if route.scope.is_empty() { "read" } else { route.scope }]).await;
-        let answer = world.call(route.method, &things.path(route), &key, (route.body)()).await;
-        // The job that is there to be unblocked is not blocked: 409 says that the call got that far.
-        let expected = match route.path {
-            path if path.ends_with("/unblock") => 409..=409,
-            // Nobody listens to SNS here, and what is not signed is not believed.
-            path if path.starts_with("/v1/ses") => 403..=403,
-            // It wants to know of which mail.
-            "/v1/events" => 422..=422,
-            _ => 200..=299,
-        };
-        assert!(expected.contains(&answer.status.as_u16()), "{} {}: {answer:?}", route.method, route.path);
+        let key = world.key("ours", &[operation.scope.as_deref().unwrap_or("read")]).await;
+        let path = filled(&operation, &things);
+        let answer = world.call(&operation.method, &path, &key, operation.body()).await;
+        assert!(operation.answers().contains(&answer.status.as_u16()), "{} {answer:?}", operation.name());
     }
 }
 
@@ -177,27 +241,84 @@ async fn every_route_answers_a_key_with_its_scope() {
 async fn what_belongs_to_another_tenant_answers_like_what_does_not_exist() {
     let world = World::new().await;
     let ours = Things::of(&world, "ours").await;
+    let before = ours.seen(&world).await;
     let id = |kind: &str| format!("{kind}_01J9Z3K5V84NQW6R7T2Y0X1ABC");
     let nothing = Things {
+        tenant: "nobody".into(),
+        address: "nobody@example.com".into(),
         job: id("job"),
         dead: id("job"),
         replay: id("replay"),
         key: id("key"),
         mail: id("out").replace("V84N", "V8N4"),
     };
-    let garbage = Things { job: "x".into(), dead: "%ff".into(), replay: "y".into(), key: "z".into(), mail: "m".into() };
+    let garbage = Things {
+        tenant: "%00".into(),
+        address: "@".into(),
+        job: "x".into(),
+        dead: "%ff".into(),
+        replay: "y".into(),
+        key: "z".into(),
+        mail: "m".into(),
+    };
     let theirs = world.key("theirs", &["send", "read"]).await;
-    let with_id = ROUTES.iter().filter(|route| route.path.contains("{id}") && route.scope != "admin");
-    for route in with_id {
-        let mut answers = Vec::new();
-        for things in [&ours, &nothing, &garbage] {
-            let answer = world.call(route.method, &things.path(route), &theirs, (route.body)()).await;
-            answer.problem(404);
-            answers.push(answer.text);
+    let theirs = theirs.as_str();
+    let mut checked = 0;
+    for operation in operations().iter().filter(|operation| operation.scope.as_deref() != Some("admin")) {
+        // Routes to upstreams are everybody's.
+        if operation.parameters("path", true).iter().all(|name| *name == "route") {
+            continue;
         }
-        assert_eq!(answers[0], answers[1], "{} {}", route.method, route.path);
+        let call = async |things: &Things| {
+            let answer = world.call(&operation.method, &filled(operation, things), theirs, operation.body()).await;
+            answer.problem(404);
+            answer.text
+        };
+        assert_eq!(call(&ours).await, call(&nothing).await, "{}", operation.name());
+        call(&garbage).await;
+        checked += 1;
     }
-    assert_eq!(world.get(&format!("/v1/jobs/{}", ours.job), ADMIN).await.expect(200)["state"], "queued");
+    assert!(checked >= 17, "only {checked} operations have an id");
+    assert_eq!(ours.seen(&world).await, before, "and nothing of ours has changed");
+}
+
+#[tokio::test]
+async fn nobody_but_an_admin_names_another_tenant() {
+    let world = World::new().await;
+    Things::of(&world, "ours").await;
+    let theirs = Things::of(&world, "theirs").await;
+    let key = world.key("theirs", &["send", "read"]).await;
+    let document = serde_json::to_value(entrega::api::openapi()).unwrap();
+    let mut checked = 0;
+    for operation in operations().iter().filter(|operation| operation.scope.as_deref() != Some("admin")) {
+        let path = filled(operation, &theirs);
+        if operation.parameters("query", false).contains(&"tenant") {
+            let path = format!("{path}{}tenant=ours", if path.contains('?') { '&' } else { '?' });
+            world.call(&operation.method, &path, &key, operation.body()).await.problem(403);
+            checked += 1;
+        }
+        if operation.takes_body && names_a_tenant(&document, &operation.described["requestBody"]) {
+            let mut body = operation.body();
+            body["tenant"] = json!("ours");
+            world.call(&operation.method, &path, &key, body).await.problem(403);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "only {checked} operations name a tenant");
+}
+
+/// Whether a body of this kind has a field `tenant`.
+fn names_a_tenant(document: &Value, described: &Value) -> bool {
+    match described {
+        Value::Object(fields) if fields.contains_key("$ref") => {
+            let target = fields["$ref"].as_str().unwrap().trim_start_matches('#');
+            names_a_tenant(document, &document["components"]["schemas"][target.rsplit('/').next().unwrap()])
+        }
+        Value::Object(fields) if fields.contains_key("properties") => fields["properties"].get("tenant").is_some(),
+        Value::Object(fields) => fields.values().any(|field| names_a_tenant(document, field)),
+        Value::Array(items) => items.iter().any(|item| names_a_tenant(document, item)),
+        _ => false,
+    }
 }
 
 #[tokio::test]

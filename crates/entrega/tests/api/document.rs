@@ -4,44 +4,51 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::access::ROUTES;
+use super::access::{Operation, operations};
 use super::world::{ADMIN, World};
 
 fn document() -> Value {
     serde_json::to_value(entrega::api::openapi()).unwrap()
 }
 
+/// The router's own lines: axum does not tell which routes it has.
+fn routed() -> BTreeSet<String> {
+    let source = include_str!("../../src/api/mod.rs");
+    let routes = source.split(".route(").skip(1);
+    let methods = |route: &str| {
+        let words = route.split(|letter: char| !letter.is_alphanumeric()).map(str::to_owned).collect::<Vec<_>>();
+        ["get", "post", "put", "delete", "patch"]
+            .into_iter()
+            .filter(move |method| words.iter().any(|word| word == method))
+    };
+    routes
+        .flat_map(|route| {
+            let (path, handlers) = route.trim().trim_start_matches('"').split_once('"').unwrap();
+            let handlers = handlers.split(".method_not_allowed_fallback").next().unwrap();
+            methods(handlers).map(move |method| format!("{} {path}", method.to_uppercase())).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
 #[tokio::test]
-async fn every_route_is_listed_with_its_scope_and_problems_and_nothing_else_is() {
+async fn every_route_is_listed_with_its_problems_and_nothing_else_is() {
     let world = World::new().await;
     let document = world.get("/openapi.json", "").await.expect(200);
     assert_eq!(document, self::document());
     assert_eq!(document["openapi"], "3.1.0");
-    let mut listed = BTreeSet::new();
-    for (path, item) in document["paths"].as_object().unwrap() {
-        for (method, _) in item.as_object().unwrap() {
-            listed.insert((method.to_uppercase(), path.clone()));
+    assert_eq!(operations().iter().map(Operation::name).collect::<BTreeSet<_>>(), routed());
+    for operation in operations() {
+        let (described, place) = (&operation.described, operation.name());
+        assert!(described["summary"].is_string() && described["tags"][0].is_string(), "{place}");
+        let mut problems = Vec::new();
+        problems.extend(operation.scope.as_ref().into_iter().flat_map(|_| ["401", "403"]));
+        problems.extend(operation.path.contains('{').then_some("404"));
+        // What SNS sends is judged by its signature, and is not called JSON.
+        if operation.takes_body && operation.scope.is_some() {
+            problems.extend(["400", "408", "413", "415", "422"]);
         }
-    }
-    let routes = ROUTES.iter().filter(|route| !route.path.contains('?'));
-    let known: BTreeSet<_> = routes.clone().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
-    assert_eq!(listed, known);
-    for route in routes {
-        let operation = &document["paths"][route.path][route.method.to_lowercase()];
-        let place = format!("{} {}", route.method, route.path);
-        assert!(operation["summary"].is_string() && operation["tags"][0].is_string(), "{place}");
-        if !route.scope.is_empty() {
-            assert!(operation["security"].to_string().contains(route.scope), "{place}: {}", operation["security"]);
-            assert_problem(&operation["responses"]["401"], &place);
-            assert_problem(&operation["responses"]["403"], &place);
-        }
-        if !(route.body)().is_null() {
-            for status in ["400", "408", "413", "415", "422"] {
-                assert_problem(&operation["responses"][status], &place);
-            }
-        }
-        if route.path.contains('{') {
-            assert_problem(&operation["responses"]["404"], &place);
+        for status in problems {
+            assert_problem(&described["responses"][status], &place);
         }
     }
 }
