@@ -49,6 +49,18 @@ enum Chore {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Throw made-up bytes at every parser of foreign bytes
+    Fuzz {
+        /// Only this one, e.g. `url`
+        #[arg(long)]
+        target: Option<String>,
+        /// How long each
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// With which chance
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Measure, side by side with the peers; arguments go to entrega-bench
     Bench {
         /// E.g. `--quick bare bullmq`
@@ -63,6 +75,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::check(&root()),
         Chore::Crash { cycles } => crash(cycles),
         Chore::Schema { examples, seed } => schema(examples, seed),
+        Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
         Chore::Bench { args } => bench(&args),
     };
     match result {
@@ -84,6 +97,14 @@ fn crash(cycles: u32) -> Result<()> {
 fn schema(examples: u32, seed: u64) -> Result<()> {
     let mut command = cargo(&["test", "-p", "entrega", "--locked", "--test", "schema", "--", "--nocapture"]);
     command.env("ENTREGA_SCHEMA_EXAMPLES", examples.to_string()).env("ENTREGA_SCHEMA_SEED", seed.to_string());
+    stream(command)
+}
+
+/// In the profile of the tests: it checks sums for overflow, which finds more than speed would.
+fn fuzz(target: Option<&str>, seconds: u64, seed: u64) -> Result<()> {
+    let mut command = cargo(&["test", "-p", "entrega-fuzz", "--locked", "--test", "fuzz", "--", "--nocapture"]);
+    command.args(["--test-threads", "1"]).args(target.map(|target| target.replace('-', "_")));
+    command.env("ENTREGA_FUZZ_SECONDS", seconds.to_string()).env("ENTREGA_FUZZ_SEED", seed.to_string());
     stream(command)
 }
 
