@@ -3,7 +3,7 @@
 //! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
 //!
 //! # Layout
-//! - `server`: connections; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
+//! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
 //!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
@@ -34,6 +34,7 @@ mod server;
 mod ses;
 mod submit;
 mod suppressions;
+mod taking;
 mod tenants;
 
 use std::sync::Arc;

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 use super::problem::ApiError;
+use super::taking::Taking;
 use super::{Api, ApiState, router};
 
 /// What one connection may buffer, and the most bytes in a request's headers; more answer 431.
@@ -41,7 +42,7 @@ pub struct ServerLimits {
     /// From the end of one request to the last byte of the next one's headers, so also how long a connection may
     /// idle: hyper has one clock for both.
     pub header_timeout: Duration,
-    /// From the first byte of a body to its last.
+    /// From the first byte of a body to its last, and how long a piece of an answer may wait to be taken.
     pub body_timeout: Duration,
     /// Bytes in a body.
     pub body_bytes_max: usize,
@@ -71,6 +72,7 @@ impl Default for ServerLimits {
 pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits, shutdown: CancellationToken) {
     let http = protocol(&limits);
     let (connections_max, drain_timeout) = (limits.connections_max.max(1), limits.drain_timeout);
+    let taking_max = limits.body_timeout;
     let router = router(Api::new(state, limits, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
@@ -78,6 +80,7 @@ pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits,
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
             stream = accept(&listener), if connections.len() < connections_max => {
+                let stream = Taking::new(stream, taking_max);
                 connections.spawn(converse(http.clone(), stream, router.clone(), shutdown.clone()));
             }
         }
