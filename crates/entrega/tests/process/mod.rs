@@ -52,8 +52,13 @@ impl Server {
 
     /// An `entrega.toml` in `data` is its configuration.
     pub fn start_with(data: &Path, more: &[&str]) -> Server {
+        Server::start_by(data, |args| command(&[args, more].concat()))
+    }
+
+    /// By a command of one's own, made of the arguments it must have.
+    pub fn start_by(data: &Path, command: impl FnOnce(&[&str]) -> Command) -> Server {
         let data = data.to_str().unwrap();
-        let args = [&["serve", "--listen", "127.0.0.1:0", "--dev", "--data", data], more].concat();
+        let args = ["serve", "--listen", "127.0.0.1:0", "--dev", "--data", data];
         let mut child = command(&args).current_dir(data).stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::default();
         let address = listen(child.stderr.take().unwrap(), log.clone()).recv_timeout(START_MAX);
@@ -96,6 +101,28 @@ impl Server {
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         assert!(answer.status.is_success(), "{method} {path}: {} {text}\n{}", answer.status, self.log());
         serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.lock().id()
+    }
+
+    /// The most memory it has had, in bytes.
+    pub fn memory_peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// How many file handles it has open.
+    pub fn handles(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<i32> {
+        self.child.lock().try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
     }
 
     /// What it wrote last.
