@@ -3,8 +3,7 @@
 //!
 //! # Layout
 //! - `world`: a server and a client for it; `access`: every route with every kind of wrong caller
-//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `discarding`: what the routes do
-//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `shapes`: what the routes do
+//! - `submissions`, `once`, `calls`, `dead_letters`, `operations`, `endpoints`, `discarding`, `shapes`: what the routes do
 //! - `document`: what the OpenAPI document says is true; `connections`: slow and greedy callers, shutdown
 
 mod api {

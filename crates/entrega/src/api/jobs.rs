@@ -161,14 +161,16 @@ pub(super) async fn show(
     State(api): State<Arc<Api>>,
     MaybeReader(who): MaybeReader,
     JobPath(id): JobPath,
-    Params(query): Params<WaitQuery>,
+    query: Result<Params<WaitQuery>, ApiError>,
 ) -> Result<Response, ApiError> {
-    let wait = query.wait.as_deref().map(wait_time).transpose()?;
     let look = async || match &who {
         Some(who) => visible(&api, who, id).await,
         None => public(&api, id).await,
     };
+    // Who may look is said before what is wrong with the question.
     let view = look().await?;
+    let Params(query) = query?;
+    let wait = query.wait.as_deref().map(wait_time).transpose()?;
     let is_public = who.is_none();
     let Some(wait) = wait.filter(|_| !view.state.is_end()) else { return Ok(shown(view, is_public)) };
     let ended = async {

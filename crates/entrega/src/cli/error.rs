@@ -144,7 +144,7 @@ impl CliError {
     pub fn code(&self) -> u8 {
         match self {
             CliError::Usage { .. } | CliError::NeedsYes { .. } => 2,
-            CliError::Problem(problem) if problem.status == 404 => 3,
+            CliError::Problem(problem) if matches!(problem.status, 404 | 410) => 3,
             CliError::Unreachable { .. } => 4,
             CliError::Problem(problem) if matches!(problem.status, 401 | 403) => 5,
             CliError::Config(_) => 6,

@@ -9,8 +9,10 @@ use bytes::Bytes;
 use entrega::api::{ApiState, ServerLimits, hash_key, serve};
 use entrega::chance::Chance;
 use entrega::clock::Clock;
+use entrega::config::{Config, ConfigSources};
 use entrega::engine::{Engine, Mail};
 use entrega::metrics::Metrics;
+use entrega::proxy::Routes;
 use entrega::settle::Attempted;
 use entrega::store::local::{HeapDisk, LocalOptions, LocalStore};
 use entrega_call::AddressFilter;
@@ -89,6 +91,7 @@ fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ("tiny", tiny),
         ("stuck", stuck),
         ("paced", LanePolicy::proxy()),
+        ("proxy:score", LanePolicy::proxy()),
         ("email:send", mail),
         ("webhook", LanePolicy::webhook()),
     ]
@@ -96,12 +99,19 @@ fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
     .into()
 }
 
+/// The shipped route, closed to callers without a key.
+fn routes() -> Arc<Routes> {
+    let env = [("UPSTREAM_URL", "https://score.example.com"), ("ENTREGA_PROXY__SCORE__PUBLIC", "false")];
+    let env = env.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
+    Arc::new(Config::load(ConfigSources { env, ..ConfigSources::default() }).unwrap().routes)
+}
+
 pub fn engine(clock: &Clock) -> Engine {
     let options =
         LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
-        routes: Arc::default(),
+        routes: routes(),
         retention: Duration::from_hours(24),
         seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         mail: Mail { has_transport: true, ..Mail::default() },
