@@ -160,8 +160,10 @@ struct ToldCadence {
     penalty: f64,
 }
 
-fn micros(length: Duration) -> f64 {
-    length.as_secs_f64() * 1_000_000.0
+/// A length as scripts take it. From whole nanoseconds: seconds with a fraction would be off by a rounding, and the
+/// scripts' moments with them.
+pub(super) fn micros(length: Duration) -> f64 {
+    length.as_nanos() as f64 / 1000.0
 }
 
 impl Told {
@@ -196,6 +198,19 @@ impl Told {
                 step: micros(cadence.step),
                 penalty: cadence.penalty,
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tick of 463 ms became 462 999.999… µs, and was shown a microsecond short.
+    #[test]
+    fn whole_microseconds_stay_whole() {
+        for ms in 1..100_000 {
+            assert_eq!(micros(Duration::from_millis(ms)), (ms * 1000) as f64, "{ms} ms");
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::answer::micros;
 use super::script::Call;
-use super::{LaneCell, Shared};
+use super::{LaneCell, Shared, schema};
 use crate::store::records::{self, Ended};
 use crate::store::{Held, Settlement, StoreError};
 
@@ -192,13 +192,16 @@ impl Sending {
             Lesson::Apart => (5, None),
             Lesson::Unused => (6, None),
         };
-        let micros_of = |length: Duration| length.as_secs_f64() * 1_000_000.0;
         let mut head = Vec::with_capacity(60);
         head.extend_from_slice(self.id.as_bytes());
         head.extend_from_slice(&(self.token as f64).to_be_bytes());
         head.extend_from_slice(&[self.becomes as u8, lesson]);
-        let numbers =
-            [pause.map_or(-1.0, micros_of), micros_of(self.took), micros(self.at) as f64, micros(self.expires) as f64];
+        let numbers = [
+            pause.map_or(-1.0, schema::micros),
+            schema::micros(self.took),
+            micros(self.at) as f64,
+            micros(self.expires) as f64,
+        ];
         numbers.iter().for_each(|number| head.extend_from_slice(&number.to_be_bytes()));
         head.extend_from_slice(&[u8::from(self.text.is_some()), u8::from(self.causes.is_some())]);
         let call = call.arg(head).arg(&self.record);
