@@ -299,6 +299,11 @@ impl LanePolicy {
         }
     }
 
+    /// Whether its jobs go to endpoints, each of which may have a throttle of its own.
+    pub fn calls_endpoints(&self) -> bool {
+        self.channel == "webhook"
+    }
+
     /// Whether jobs go past its breaker while that is open.
     pub fn passes_when_open(&self) -> bool {
         self.breaker.as_ref().is_some_and(|(breaker, _)| breaker.when_open == WhenOpen::Pass)

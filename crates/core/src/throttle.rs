@@ -6,12 +6,31 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Time;
 
 /// The most starts a throttle can remember, and so the largest `max_requests`.
 pub const THROTTLE_MAX_REQUESTS_MAX: u32 = 100_000;
 
-/// The last `max` starts.
+/// So many starts in any interval of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rate {
+    /// How many starts.
+    pub max_requests: u32,
+    /// In an interval of this length.
+    pub per_ms: u64,
+}
+
+impl Rate {
+    /// The interval.
+    pub const fn per(self) -> Duration {
+        Duration::from_millis(self.per_ms)
+    }
+}
+
+/// The last `max` starts, and for a while some more after it was made smaller.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     max: usize,
@@ -25,17 +44,27 @@ impl Throttle {
         Throttle { max: max.clamp(1, THROTTLE_MAX_REQUESTS_MAX) as usize, per, starts: VecDeque::new() }
     }
 
+    /// At most so many starts from now on; those there were count on.
+    pub fn change(&mut self, rate: Rate) {
+        let Throttle { max, per, .. } = Throttle::new(rate.max_requests, rate.per());
+        (self.max, self.per) = (max, per);
+    }
+
+    /// What it allows, in whole milliseconds.
+    pub fn rate(&self) -> Rate {
+        let per_ms = u64::try_from(self.per.as_millis()).unwrap_or(u64::MAX);
+        Rate { max_requests: self.max as u32, per_ms }
+    }
+
     /// From when on the next start is allowed.
     pub fn next_start(&self) -> Time {
-        match self.starts.front() {
-            Some(&oldest) if self.starts.len() >= self.max => oldest + self.per,
-            _ => Time::ZERO,
-        }
+        let oldest = self.starts.len().checked_sub(self.max).and_then(|index| self.starts.get(index));
+        oldest.map_or(Time::ZERO, |&oldest| oldest + self.per)
     }
 
     /// Records a start.
     pub fn start(&mut self, now: Time) {
-        if self.starts.len() >= self.max {
+        while self.starts.len() >= self.max {
             self.starts.pop_front();
         }
         self.starts.push_back(now);
@@ -138,6 +167,20 @@ mod tests {
         assert_eq!(throttle.next_start(), Time::ZERO);
         throttle.start(at(2_100));
         assert_eq!(throttle.next_start(), at(2_500), "the one before it counts as it did");
+    }
+
+    #[test]
+    fn a_throttle_that_is_changed_counts_the_starts_there_were() {
+        let at = Time::from_millis;
+        let mut throttle = Throttle::new(3, Duration::from_secs(1));
+        [1_000, 1_100, 1_200].into_iter().for_each(|start| throttle.start(at(start)));
+        for (max_requests, per_ms, next) in [(3, 1_000, 2_000), (2, 1_000, 2_100), (1, 5_000, 6_200), (4, 5_000, 0)] {
+            throttle.change(Rate { max_requests, per_ms });
+            assert_eq!(throttle.next_start(), at(next), "{max_requests} in {per_ms} ms");
+        }
+        throttle.change(Rate { max_requests: 1, per_ms: 1_000 });
+        throttle.start(at(2_200));
+        assert_eq!(throttle.starts(at(2_200)).count(), 1);
     }
 
     #[test]

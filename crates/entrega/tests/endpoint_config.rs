@@ -8,6 +8,7 @@ use entrega::engine::{Engine, OpenError};
 use entrega::seal::SealError;
 use entrega::store::{Endpoint, EndpointOrigin, EndpointState};
 use entrega_core::name::TenantName;
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 const SECRET: &str = "whsec_0123456789abcdef";
@@ -37,8 +38,11 @@ fn only(config: &Config) -> &EndpointConfig {
 
 #[test]
 fn an_endpoint_comes_from_the_file_or_from_plain_names_and_those_win() {
-    let config = load(&format!("{ACME}event_types = ['email.sent', 'email.failed']\nenabled = false\n"), &[]).unwrap();
+    let more = "event_types = ['email.sent', 'email.failed']\nenabled = false\n\
+        throttle = { max_requests = 10, per = '1m' }\n";
+    let config = load(&format!("{ACME}{more}"), &[]).unwrap();
     let found = only(&config);
+    assert_eq!(found.throttle, Some(Rate { max_requests: 10, per_ms: 60_000 }));
     assert_eq!((found.tenant.as_str(), found.name.as_str()), ("acme", "default"));
     assert_eq!((found.url.as_str(), found.secret.reveal()), ("https://acme.example.com/hooks", SECRET));
     assert_eq!((found.event_types.join(" ").as_str(), found.enabled), ("email.failed email.sent", false));
@@ -70,7 +74,7 @@ fn what_is_wrong_is_named_and_no_secret_is_shown() {
     let url = ("WEBHOOK_URL_M2", "https://m2.example.com");
     let secret = ("WEBHOOK_SECRET_M2", "hunter2-hunter2-hunter2");
     type Case<'a> = (String, &'a [(&'a str, &'a str)], &'a [&'a str]);
-    let cases: [Case<'_>; 16] = [
+    let cases: [Case<'_>; 19] = [
         (String::new(), &[url], &["WEBHOOK_URL_M2:", "set WEBHOOK_SECRET_M2"]),
         (String::new(), &[secret], &["WEBHOOK_SECRET_M2:", "set WEBHOOK_URL_M2"]),
         (ACME.replace("secret =", "#"), &[], &["entrega.toml:", "set tenants.acme.endpoints.default.secret"]),
@@ -90,6 +94,16 @@ fn what_is_wrong_is_named_and_no_secret_is_shown() {
         (with("event_type = ['a']"), &[], &["did you mean 'tenants.acme.endpoints.default.event_types'?"]),
         (with("event_types = ['email.sent', 'E']"), &[], &["event_types[1] = \"E\"", "such as email.sent"]),
         (with(&format!("event_types = [{}]", "'a',".repeat(21))), &[], &["event_types", "at most 20"]),
+        (with("throttle = { max_requests = 10 }"), &[], &["endpoints.default.throttle.per is missing", "\"none\""]),
+        (with("throttle = { max_requests = 0, per = '1s' }"), &[], &["default.throttle = { max", "1 to 10000 calls"]),
+        (
+            with(
+                "throttle = { max_requests = 1, per = '1s' }\n[lanes.webhook]\nbreaker = 'none'\n\
+                 tenant_concurrency = 512\nfairness.enable_round_robin = false",
+            ),
+            &[],
+            &["endpoints.default.throttle", "must be left out", "fairness.enable_round_robin = true"],
+        ),
         (endpoints, &[], &["[tenants.acme.endpoints]", "at most 100"]),
     ];
     for (text, env, parts) in cases {
@@ -104,15 +118,17 @@ fn what_is_wrong_is_named_and_no_secret_is_shown() {
 #[test]
 fn no_secret_and_no_key_is_printed_and_a_printed_secret_does_not_load() {
     let key = "0f".repeat(32);
-    let config = load(ACME, &[("ENTREGA_SECRET_KEY", &key)]).unwrap();
+    let throttled = format!("{ACME}throttle = {{ max_requests = 10, per = '90s' }}\n");
+    let config = load(&throttled, &[("ENTREGA_SECRET_KEY", &key)]).unwrap();
     let (shown, printed) = (format!("{config:?}"), config.to_toml());
     assert!(!shown.contains(SECRET) && !printed.contains(SECRET) && !shown.contains(&key), "{shown}{printed}");
     assert!(printed.contains("[tenants.acme.endpoints.default]") && printed.contains("secret = \"***\""), "{printed}");
     assert!(printed.contains("# ENTREGA_SECRET_KEY = \"***\"") && !printed.contains(&key), "{printed}");
     let error = load(&printed, &[]).unwrap_err().to_string();
     assert!(error.contains("tenants.acme.endpoints.default.secret"), "{error}");
-    let again = load(&printed, &[("WEBHOOK_SECRET_ACME", SECRET), ("ENTREGA_SECRET_KEY", &key)]).unwrap();
-    assert_eq!(again, config);
+    let secrets = [("WEBHOOK_SECRET_ACME", SECRET), ("ENTREGA_SECRET_KEY", &key)];
+    assert_eq!(load(&printed, &secrets).unwrap(), config);
+    assert_eq!(load(&load(ACME, &secrets).unwrap().to_toml(), &secrets).unwrap(), load(ACME, &secrets).unwrap());
     let error = load("", &[("ENTREGA_SECRET_KEY", "hunter2")]).unwrap_err().to_string();
     assert!(
         error.starts_with("ENTREGA_SECRET_KEY") && error.contains("openssl") && !error.contains("hunter2"),

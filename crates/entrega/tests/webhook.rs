@@ -8,6 +8,7 @@ mod webhook {
     mod receiver;
     mod states;
     mod strangers;
+    mod throttling;
 }
 #[path = "email/world.rs"]
 mod gateway;

@@ -9,7 +9,7 @@ use crate::cadence::{Cadence, CadenceFigures};
 use crate::id::JobId;
 use crate::outcome::Lesson;
 use crate::policy::{LanePolicy, RETRY_AFTER_MAX, Scope};
-use crate::throttle::Throttle;
+use crate::throttle::{Rate, Throttle};
 use crate::time::Time;
 
 /// What holds a job.
@@ -95,9 +95,11 @@ impl Way {
 }
 
 /// Throttle, cadence, breaker and a pause the destination asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Gate {
     throttle: Option<Throttle>,
+    /// The tenant's own, beside the lane's.
+    own_throttle: Option<Throttle>,
     cadence: Option<Cadence>,
     breaker: Option<Breaker>,
     not_before: Time,
@@ -113,8 +115,31 @@ impl Gate {
         let breaker = policy.breaker.as_ref().filter(|(_, breaker_scope)| *breaker_scope == scope);
         let breaker = breaker.map(|(breaker, _)| Breaker::new(breaker.clone()));
         let cadence = policy.cadence.clone().filter(|_| scope == Scope::Lane).map(Cadence::new);
-        let holds = throttle.is_some() || breaker.is_some() || cadence.is_some();
-        holds.then_some(Gate { throttle, cadence, breaker, not_before: Time::ZERO, last: None })
+        let gate = Gate { throttle, cadence, breaker, ..Gate::default() };
+        gate.can_hold().then_some(gate)
+    }
+
+    /// Whether it can ever hold anything.
+    pub(super) fn can_hold(&self) -> bool {
+        self.throttles().next().is_some() || self.breaker.is_some() || self.cadence.is_some()
+    }
+
+    /// Sets or takes away the tenant's own throttle; whether that changed anything.
+    pub(super) fn set_own_throttle(&mut self, rate: Option<Rate>) -> bool {
+        let before = self.own_throttle.as_ref().map(Throttle::rate);
+        match (&mut self.own_throttle, rate) {
+            (Some(own), Some(rate)) => own.change(rate),
+            (own, rate) => *own = rate.map(|rate| Throttle::new(rate.max_requests, rate.per())),
+        }
+        before != rate
+    }
+
+    fn throttles(&self) -> impl Iterator<Item = &Throttle> {
+        self.throttle.iter().chain(&self.own_throttle)
+    }
+
+    fn throttles_mut(&mut self) -> impl Iterator<Item = &mut Throttle> {
+        self.throttle.iter_mut().chain(&mut self.own_throttle)
     }
 
     /// How a job may leave at `now` with `running` others under way that came through here.
@@ -130,7 +155,7 @@ impl Gate {
             Some(_) if passes() => return Way::Past,
             hold => hold
                 .or_else(|| until(GateKind::RetryAfter, self.not_before))
-                .or_else(|| until(GateKind::Throttle, self.throttle.as_ref()?.next_start()))
+                .or_else(|| until(GateKind::Throttle, self.throttles().map(Throttle::next_start).max()?))
                 .or_else(|| until(GateKind::Cadence, self.cadence.as_ref()?.next_start())),
         };
         hold.map_or(Way::Through, Way::Held)
@@ -139,9 +164,7 @@ impl Gate {
     /// Records the start of a job.
     pub(super) fn start(&mut self, now: Time, id: JobId) {
         self.last = Some(id);
-        if let Some(throttle) = &mut self.throttle {
-            throttle.start(now);
-        }
+        self.throttles_mut().for_each(|throttle| throttle.start(now));
         if let Some(cadence) = &mut self.cadence {
             cadence.start(now);
         }
@@ -183,9 +206,7 @@ impl Gate {
         if self.last != Some(id) {
             return;
         }
-        if let Some(throttle) = &mut self.throttle {
-            throttle.give_back();
-        }
+        self.throttles_mut().for_each(Throttle::give_back);
         if let Some(cadence) = &mut self.cadence {
             cadence.give_back();
         }
@@ -210,10 +231,16 @@ impl Gate {
         self.throttle.as_mut()
     }
 
+    pub(super) fn own_throttle(&self) -> Option<&Throttle> {
+        self.own_throttle.as_ref()
+    }
+
+    pub(super) fn own_throttle_mut(&mut self) -> Option<&mut Throttle> {
+        self.own_throttle.as_mut()
+    }
+
     pub(super) fn assume_spent(&mut self, now: Time) {
-        if let Some(throttle) = &mut self.throttle {
-            throttle.assume_spent(now);
-        }
+        self.throttles_mut().for_each(|throttle| throttle.assume_spent(now));
         if let Some(cadence) = &mut self.cadence {
             cadence.assume_spent(now);
         }

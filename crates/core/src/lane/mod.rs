@@ -27,6 +27,7 @@ use crate::job::{JobState, Priority};
 use crate::name::TenantName;
 use crate::outcome::Lesson;
 use crate::policy::{LanePolicy, OnFull, Scope};
+use crate::throttle::Rate;
 use crate::time::Time;
 
 /// The most delayed or expired jobs that one claim moves, so that no claim takes long.
@@ -402,6 +403,19 @@ impl Lane {
     pub fn set_weight(&mut self, tenant: &TenantName, weight: u32) {
         let number = self.turns.enter(tenant, &self.policy);
         self.turns.tenants[number as usize].weight = weight.max(1);
+    }
+
+    /// Sets a tenant's own throttle, which holds beside the lane's, or takes it away. Starts that were counted count on,
+    /// as long as it is not taken away. Without turns nobody can be held back alone, and nothing happens.
+    pub fn set_throttle(&mut self, tenant: &TenantName, rate: Option<Rate>) {
+        let number = match rate {
+            _ if !self.turns.is_round_robin() => None,
+            Some(_) => Some(self.turns.enter(tenant, &self.policy)),
+            None => self.turns.find(tenant),
+        };
+        if let Some(number) = number {
+            self.turns.set_throttle(number, rate);
+        }
     }
 
     /// The policy it keeps.

@@ -1,6 +1,7 @@
 //! The last starts of a lane, so that an orderly stop need not count as a throttle used up or a tick taken.
 //! Invariant: starts are resumed only where they say all that the gates must know; otherwise they count as spent.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use super::gate::Gate;
 use crate::cadence::Cadence;
 use crate::name::TenantName;
 use crate::policy::Scope;
+use crate::throttle::Throttle;
 use crate::time::Time;
 
 /// The most starts that are carried over, of all tenants together; a lane with more counts as spent.
@@ -22,14 +24,16 @@ pub struct Starts {
     throttle: Option<(Duration, Scope)>,
     lane: Vec<Time>,
     tenants: Vec<(TenantName, Vec<Time>)>,
+    /// Of tenants with a throttle of their own, its period and its starts.
+    own: Vec<(TenantName, Duration, Vec<Time>)>,
     /// Tenants without starts count as spent at this moment.
     others_spent_at: Option<Time>,
     /// When the cadence allows the next start.
     next_tick: Option<Time>,
 }
 
-fn of(gate: Option<&Gate>, now: Time) -> Vec<Time> {
-    gate.and_then(Gate::throttle).map(|throttle| throttle.starts(now).collect()).unwrap_or_default()
+fn of(throttle: Option<&Throttle>, now: Time) -> Vec<Time> {
+    throttle.map(|throttle| throttle.starts(now).collect()).unwrap_or_default()
 }
 
 impl Lane {
@@ -37,16 +41,23 @@ impl Lane {
     pub fn starts(&self, now: Time) -> Option<Starts> {
         let throttle = self.policy.throttle.as_ref().map(|throttle| (throttle.per, throttle.scope));
         let next_tick = self.gate.as_ref().and_then(Gate::cadence).map(Cadence::next_start);
-        if throttle.is_none() && next_tick.is_none() {
+        let gates = || self.turns.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.gate.as_deref()?)));
+        let own = gates().filter_map(|(name, gate)| {
+            let own = gate.own_throttle()?;
+            Some((name.clone(), own.rate().per(), own.starts(now).collect()))
+        });
+        let own: Vec<(TenantName, Duration, Vec<Time>)> = own.collect();
+        if throttle.is_none() && next_tick.is_none() && own.is_empty() {
             return None;
         }
-        let lane = of(self.gate.as_ref(), now);
-        let tenants = self.turns.tenants.iter().map(|tenant| (tenant.name.clone(), of(tenant.gate.as_deref(), now)));
+        let lane = of(self.gate.as_ref().and_then(Gate::throttle), now);
+        let tenants = gates().map(|(name, gate)| (name.clone(), of(gate.throttle(), now)));
         let tenants: Vec<_> = tenants.filter(|(_, starts)| !starts.is_empty()).collect();
-        let count = lane.len() + tenants.iter().map(|(_, starts)| starts.len()).sum::<usize>();
-        let per = throttle.map_or(Duration::ZERO, |(per, _)| per);
-        let others_spent_at = self.turns.spent_at().filter(|spent_at| *spent_at + per > now);
-        (count <= STARTS_MAX).then_some(Starts { throttle, lane, tenants, others_spent_at, next_tick })
+        let of_tenants = tenants.iter().map(|(_, starts)| starts).chain(own.iter().map(|(_, _, starts)| starts));
+        let count = lane.len() + of_tenants.map(Vec::len).sum::<usize>();
+        let others_spent_at =
+            throttle.and_then(|(per, _)| self.turns.spent_at().filter(|spent_at| *spent_at + per > now));
+        (count <= STARTS_MAX).then_some(Starts { throttle, lane, tenants, own, others_spent_at, next_tick })
     }
 
     /// Goes on where a lane left off. `false`, and nothing changes, if its gates are others now and their starts are not
@@ -80,7 +91,20 @@ impl Lane {
                 throttle.resume_with(now, starts);
             }
         }
+        self.resume_own_throttles(now, &starts.own);
         true
+    }
+
+    /// Those throttles were set before this; one that is another now, or of which nothing was written down, is spent.
+    fn resume_own_throttles(&mut self, now: Time, kept: &[(TenantName, Duration, Vec<Time>)]) {
+        let kept: HashMap<_, _> = kept.iter().map(|(name, per, starts)| (name, (*per, starts))).collect();
+        for tenant in &mut self.turns.tenants {
+            let Some(own) = tenant.gate.as_mut().and_then(|gate| gate.own_throttle_mut()) else { continue };
+            match kept.get(&tenant.name) {
+                Some((per, starts)) if own.rate().per() <= *per => own.resume_with(now, starts),
+                _ => own.assume_spent(now),
+            }
+        }
     }
 }
 

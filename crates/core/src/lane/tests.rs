@@ -1,7 +1,8 @@
-//! The promises of the lane machine, one by one; under random histories in `histories`, and those of jobs that go past
-//! the gates or give their start back in `passing`.
+//! The promises of the lane machine, one by one; under random histories in `histories`, those of jobs that go past the
+//! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`.
 
 mod histories;
+mod own_throttles;
 mod passing;
 
 use std::time::Duration;

@@ -11,6 +11,7 @@ use super::slab::{List, NONE, QUEUE, Slab, Slot};
 use crate::job::Priority;
 use crate::name::TenantName;
 use crate::policy::{LanePolicy, Scope};
+use crate::throttle::Rate;
 use crate::time::Time;
 
 /// Why a tenant is off the rings.
@@ -248,6 +249,22 @@ impl Turns {
                 self.unpark(number);
             }
         }
+    }
+
+    /// Sets or takes away a tenant's own throttle. A tenant that it held is looked at again.
+    pub(super) fn set_throttle(&mut self, number: u32, rate: Option<Rate>) {
+        let tenant = &mut self.tenants[number as usize];
+        let gate = tenant.gate.get_or_insert_default();
+        let has_changed = gate.set_own_throttle(rate);
+        tenant.gate.take_if(|gate| !gate.can_hold());
+        if has_changed && tenant.parked != Parked::No {
+            self.unpark(number);
+        }
+    }
+
+    /// Whether one tenant can be held back while others go.
+    pub(super) fn is_round_robin(&self) -> bool {
+        self.is_round_robin
     }
 
     fn unpark(&mut self, number: u32) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use entrega_core::name::TenantName;
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ use super::query::{EndpointPath, Params, TextPath};
 use super::{Api, schema};
 use crate::endpoint::{
     BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, change_endpoint, check_event_type, check_name, check_secret,
-    check_url, new_secret,
+    check_throttle, check_url, new_secret,
 };
 use crate::seal::Sealed;
 use crate::store::{Endpoint, EndpointOrigin, EndpointState};
@@ -47,6 +48,9 @@ pub(super) struct EndpointWish {
     /// Which events it gets; all if left out or empty.
     #[schema(max_items = 20, example = json!(["email.sent", "email.failed"]))]
     event_types: Option<Vec<String>>,
+    /// How often it is called at most; without a limit of its own if left out or `null`.
+    #[schema(value_type = Option<schema::Rate>)]
+    throttle: Option<Rate>,
 }
 
 /// An endpoint, without its secrets.
@@ -71,6 +75,9 @@ pub(super) struct EndpointRow {
     failing_since: Option<Time>,
     /// Which events it gets; all if empty.
     event_types: Vec<String>,
+    /// How often it is called at most; `null`: without a limit of its own.
+    #[schema(value_type = Option<schema::Rate>, required = true)]
+    throttle: Option<Rate>,
     /// Who set it up: one from the configuration is changed there.
     #[schema(value_type = schema::EndpointOrigin)]
     origin: EndpointOrigin,
@@ -107,6 +114,7 @@ impl From<&Endpoint> for EndpointRow {
             reason: endpoint.reason,
             failing_since: endpoint.failing_since,
             event_types: endpoint.event_types,
+            throttle: endpoint.throttle,
             origin: endpoint.origin,
             secrets: endpoint.secrets.len(),
             created_at: endpoint.created_at,
@@ -131,6 +139,9 @@ impl EndpointWish {
             }
             event_types.sort();
             event_types.dedup();
+        }
+        if let Some(rate) = self.throttle {
+            check_throttle(rate, api.engine.lanes.values()).map_err(|error| must_be("throttle", &error))?;
         }
         match (self.enabled, self.paused) {
             (Some(false), Some(true)) => {
@@ -161,7 +172,10 @@ impl EndpointWish {
     /// Whether it asks for no more than the configuration says, but for the state.
     fn leaves_as_configured(&self, kept: &Endpoint) -> bool {
         let event_types = self.event_types.as_ref();
-        self.url == kept.url && self.secret.is_none() && event_types.is_none_or(|wanted| *wanted == kept.event_types)
+        self.url == kept.url
+            && self.secret.is_none()
+            && event_types.is_none_or(|wanted| *wanted == kept.event_types)
+            && (self.throttle.is_none() || self.throttle == kept.throttle)
     }
 
     /// The endpoint that it makes of the one there is, and the secret to show.
@@ -185,7 +199,10 @@ impl EndpointWish {
         let (state, reason, failing_since) = self.state(kept);
         let now = api.engine.clock.now();
         let configured = kept.filter(|kept| kept.origin == EndpointOrigin::Config);
-        let event_types = configured.map(|kept| kept.event_types.clone()).or_else(|| self.event_types.clone());
+        let (event_types, throttle) = match configured {
+            Some(configured) => (configured.event_types.clone(), configured.throttle),
+            None => (self.event_types.clone().unwrap_or_default(), self.throttle),
+        };
         let endpoint = Endpoint {
             tenant: tenant.clone(),
             name: name.to_owned(),
@@ -194,7 +211,8 @@ impl EndpointWish {
             reason,
             failing_since,
             origin: kept.map_or(EndpointOrigin::Api, |kept| kept.origin),
-            event_types: event_types.unwrap_or_default(),
+            event_types,
+            throttle,
             url: self.url.clone(),
             created_at: kept.map_or(now, |kept| kept.created_at),
             updated_at: now,

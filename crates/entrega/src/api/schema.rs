@@ -80,6 +80,16 @@ pub(super) enum GateScope {
     Tenant,
 }
 
+/// At most so many calls start in any interval of this length.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub(super) struct Rate {
+    #[schema(minimum = 1, maximum = 10000, example = 10)]
+    max_requests: u32,
+    #[schema(minimum = 1, maximum = 86400000, example = 1000)]
+    per_ms: u64,
+}
+
 /// What running out of attempts means.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]

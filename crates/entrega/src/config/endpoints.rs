@@ -2,8 +2,13 @@
 //! Invariant: every endpoint has a URL that may be called and a secret worth the name.
 //! Never: shows a secret.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use entrega_call::AddressFilter;
-use entrega_core::name::TenantName;
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::LanePolicy;
+use entrega_core::throttle::Rate;
 use toml::{Table, Value};
 
 use super::Secret;
@@ -11,7 +16,7 @@ use super::error::{ConfigError, Origin};
 use super::layer;
 use super::section::{Given, Section};
 use crate::endpoint::{
-    BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, check_event_type, check_name, check_secret, check_url,
+    BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, check_event_type, check_name, check_secret, check_throttle, check_url,
 };
 
 /// The endpoint that the plain names set.
@@ -32,6 +37,8 @@ pub struct EndpointConfig {
     pub secret: Secret,
     /// Which events it gets; all if empty.
     pub event_types: Vec<String>,
+    /// How often it may be called.
+    pub throttle: Option<Rate>,
     /// Whether it is called.
     pub enabled: bool,
 }
@@ -44,15 +51,23 @@ pub(super) fn from_variable(name: &str, text: &str) -> Option<Table> {
     (!text.is_empty()).then(|| layer::at(&["tenants", &company, "endpoints", DEFAULT_NAME, key], value))
 }
 
-/// Reads `[tenants]`; URLs are those that `filter` lets through.
-pub(super) fn read(tenants: Section<'_>, filter: &AddressFilter) -> Result<Vec<EndpointConfig>, ConfigError> {
+/// What endpoints are held against.
+pub(super) struct Surroundings<'a> {
+    /// Which URLs may be called.
+    pub(super) filter: AddressFilter,
+    /// The lanes there are.
+    pub(super) lanes: &'a BTreeMap<LaneName, Arc<LanePolicy>>,
+}
+
+/// Reads `[tenants]`.
+pub(super) fn read(tenants: Section<'_>, around: &Surroundings<'_>) -> Result<Vec<EndpointConfig>, ConfigError> {
     let mut endpoints = Vec::new();
     for (name, given) in tenants.named() {
         let origin = given.origin();
         let tenant = TenantName::new(&name).map_err(|source| ConfigError::BadTenantName { origin, source })?;
         let mut settings = given.section()?;
         if let Some(given) = settings.get("endpoints") {
-            endpoints.extend(read_endpoints(&tenant, given, filter)?);
+            endpoints.extend(read_endpoints(&tenant, given, around)?);
         }
         settings.finish()?;
     }
@@ -62,21 +77,21 @@ pub(super) fn read(tenants: Section<'_>, filter: &AddressFilter) -> Result<Vec<E
 fn read_endpoints(
     tenant: &TenantName,
     given: Given<'_>,
-    filter: &AddressFilter,
+    around: &Surroundings<'_>,
 ) -> Result<Vec<EndpointConfig>, ConfigError> {
     let origin = given.origin();
     let named: Vec<_> = given.section()?.named().collect();
     if named.len() > ENDPOINTS_MAX {
         return Err(ConfigError::TooManyEndpoints { tenant: tenant.clone(), origin, most: ENDPOINTS_MAX });
     }
-    named.into_iter().map(|(name, given)| read_endpoint(tenant, name, given, filter)).collect()
+    named.into_iter().map(|(name, given)| read_endpoint(tenant, name, given, around)).collect()
 }
 
 fn read_endpoint(
     tenant: &TenantName,
     name: String,
     given: Given<'_>,
-    filter: &AddressFilter,
+    around: &Surroundings<'_>,
 ) -> Result<EndpointConfig, ConfigError> {
     let origin = given.origin();
     check_name(&name).map_err(|source| ConfigError::BadEndpointName { tenant: tenant.clone(), origin, source })?;
@@ -86,7 +101,7 @@ fn read_endpoint(
         (given, other) => return Err(half(tenant, &name, given.is_none(), given.or(other))),
     };
     let (url_text, secret_text) = (url.text()?, secret.text()?);
-    check_url(filter, &url_text).map_err(|error| url.must_be(error.to_string()))?;
+    check_url(&around.filter, &url_text).map_err(|error| url.must_be(error.to_string()))?;
     check_secret(&secret_text).map_err(|error| secret.hidden_must_be(error.to_string()))?;
     let read = EndpointConfig {
         tenant: tenant.clone(),
@@ -94,10 +109,28 @@ fn read_endpoint(
         url: url_text,
         secret: Secret::new(secret_text),
         event_types: endpoint.get("event_types").map_or(Ok(Vec::new()), read_event_types)?,
+        throttle: read_throttle(endpoint.get("throttle"), around)?,
         enabled: endpoint.get("enabled").map_or(Ok(true), |given| given.flag())?,
     };
     endpoint.finish()?;
     Ok(read)
+}
+
+fn read_throttle(given: Option<Given<'_>>, around: &Surroundings<'_>) -> Result<Option<Rate>, ConfigError> {
+    let Some(given) = given.and_then(Given::unless_none) else { return Ok(None) };
+    let bad = |error: BadEndpoint| given.must_be(error.to_string());
+    let [range, turns] = [BadEndpoint::Throttle, BadEndpoint::ThrottleNeedsTurns].map(bad);
+    let right = "write { max_requests = 10, per = \"1s\" }, or \"none\"";
+    let mut throttle = given.section()?;
+    let max_requests = throttle.need("max_requests", right)?.number(0..=u32::MAX)?;
+    let per = throttle.need("per", right)?.duration()?;
+    throttle.finish()?;
+    let rate = Rate { max_requests, per_ms: u64::try_from(per.as_millis()).unwrap_or(u64::MAX) };
+    match check_throttle(rate, around.lanes.values()) {
+        Ok(()) => Ok(Some(rate)),
+        Err(BadEndpoint::ThrottleNeedsTurns) => Err(turns),
+        Err(_) => Err(range),
+    }
 }
 
 /// The error for an endpoint of which only one half, or neither, was given.

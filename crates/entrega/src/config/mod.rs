@@ -223,7 +223,8 @@ impl Config {
             config.open_for_development();
         }
         // What may be called is known only now.
-        config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &config.filter())?;
+        let around = endpoints::Surroundings { filter: config.filter(), lanes: &config.lanes };
+        config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &around)?;
         config.routes = proxy::read(root.get_default("proxy")?.section()?, &config.filter())?;
         proxy::match_lanes(&config.routes, &mut config.lanes)?;
         root.finish()?;

@@ -5,6 +5,7 @@
 use entrega_core::backoff::Backoff;
 use entrega_core::classify::Rule;
 use entrega_core::policy::{Fairness, LanePolicy, Retry};
+use entrega_core::throttle::Rate;
 use entrega_core::time::format_duration;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,6 +71,7 @@ impl Config {
                 ("url", Value::from(endpoint.url.as_str())),
                 ("secret", Value::from("***")),
                 ("event_types", Value::from(endpoint.event_types.clone())),
+                ("throttle", endpoint.throttle.map_or_else(none, rate)),
                 ("enabled", Value::from(endpoint.enabled)),
             ]);
             tenants.entry(endpoint.tenant.to_string()).or_default().insert(endpoint.name.clone(), keys);
@@ -210,6 +212,10 @@ fn throttle(policy: &LanePolicy) -> Value {
             ("scope", word(&lane::SCOPES, throttle.scope)),
         ])
     })
+}
+
+fn rate(rate: Rate) -> Value {
+    keys([("max_requests", number(rate.max_requests)), ("per", duration(rate.per()))])
 }
 
 fn breaker(policy: &LanePolicy) -> Value {

@@ -103,6 +103,7 @@ fn wanted(endpoint: &EndpointConfig, secrets: Vec<Sealed>, kept: Option<&Endpoin
         url: endpoint.url.clone(),
         secrets,
         event_types: endpoint.event_types.clone(),
+        throttle: endpoint.throttle,
         state,
         reason,
         failing_since: kept.and_then(|kept| kept.failing_since),

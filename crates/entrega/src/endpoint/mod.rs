@@ -11,7 +11,11 @@ mod change;
 mod configured;
 mod discard;
 
+use std::sync::Arc;
+
 use entrega_call::{AddressFilter, UrlProblem};
+use entrega_core::policy::LanePolicy;
+use entrega_core::throttle::Rate;
 use entrega_core::webhook::{SECRET_CHARS_MAX, SECRET_CHARS_MIN, WebhookSecret};
 use http::Uri;
 
@@ -27,6 +31,10 @@ pub const ENDPOINTS_MAX: usize = 100;
 pub const NAME_LENGTH_MAX: usize = 32;
 /// Event types that one endpoint may name.
 pub const EVENT_TYPES_MAX: usize = 20;
+/// Calls that the throttle of an endpoint counts at most: each is remembered for as long as it counts.
+pub const THROTTLE_REQUESTS_MAX: u32 = 10_000;
+/// The longest interval in which they are counted: a day.
+pub const THROTTLE_PER_MS_MAX: u64 = 86_400_000;
 /// Characters of an event type.
 pub const EVENT_TYPE_LENGTH_MAX: usize = 64;
 
@@ -45,6 +53,14 @@ pub enum BadEndpoint {
     /// A list that is longer than what there is.
     #[error("a list of at most {EVENT_TYPES_MAX} event types; leave it out or empty for all")]
     EventTypes,
+    /// A throttle that would hold everything, or remember too much.
+    #[error("1 to {THROTTLE_REQUESTS_MAX} calls in 1 to {THROTTLE_PER_MS_MAX} ms")]
+    Throttle,
+    /// One queue for all cannot hold back one endpoint.
+    #[error(
+        "left out, because turns are off in the lane that calls endpoints; set fairness.enable_round_robin = true there"
+    )]
+    ThrottleNeedsTurns,
     /// Not a URL at all.
     #[error("an absolute URL, such as https://example.com/hooks")]
     NoUrl,
@@ -69,6 +85,15 @@ pub fn check_event_type(event_type: &str) -> Result<(), BadEndpoint> {
     let is_allowed = |c: char| c.is_ascii_lowercase() || matches!(c, '.' | '_');
     let length_fits = (1..=EVENT_TYPE_LENGTH_MAX).contains(&event_type.len());
     fits(length_fits && event_type.chars().all(is_allowed), BadEndpoint::EventType)
+}
+
+/// Refuses a throttle that cannot be kept, by itself or in one of these lanes.
+pub fn check_throttle<'a>(rate: Rate, lanes: impl IntoIterator<Item = &'a Arc<LanePolicy>>) -> Result<(), BadEndpoint> {
+    let has_turns = |policy: &Arc<LanePolicy>| policy.fairness.enable_round_robin || !policy.calls_endpoints();
+    let is_in_range =
+        (1..=THROTTLE_REQUESTS_MAX).contains(&rate.max_requests) && (1..=THROTTLE_PER_MS_MAX).contains(&rate.per_ms);
+    fits(is_in_range, BadEndpoint::Throttle)?;
+    fits(lanes.into_iter().all(has_turns), BadEndpoint::ThrottleNeedsTurns)
 }
 
 /// Refuses a URL that the outbound filter would not let through; its name is resolved and filtered when it is called.
@@ -110,6 +135,27 @@ mod tests {
             assert_eq!(check_event_type(event_type).is_ok(), is_good, "{event_type}");
         }
         assert!(check_event_type(&"a".repeat(64)).is_ok() && check_event_type(&"a".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn a_throttle_is_bounded_and_needs_turns() {
+        let lanes = [Arc::new(LanePolicy::http()), Arc::new(LanePolicy::webhook())];
+        for (max_requests, per_ms, is_good) in [
+            (1, 1, true),
+            (10_000, 86_400_000, true),
+            (0, 1, false),
+            (10_001, 1, false),
+            (1, 0, false),
+            (1, 86_400_001, false),
+        ] {
+            let checked = check_throttle(Rate { max_requests, per_ms }, &lanes);
+            assert_eq!(checked.is_ok(), is_good, "{max_requests} in {per_ms} ms");
+        }
+        let mut without_turns = LanePolicy::webhook();
+        without_turns.fairness.enable_round_robin = false;
+        let lanes = [Arc::new(without_turns)];
+        let checked = check_throttle(Rate { max_requests: 1, per_ms: 1 }, &lanes);
+        assert_eq!(checked, Err(BadEndpoint::ThrottleNeedsTurns));
     }
 
     #[test]

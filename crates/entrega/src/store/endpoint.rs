@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use entrega_core::name::TenantName;
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub struct Endpoint {
     pub secrets: Vec<Sealed>,
     /// Which events it gets; all if empty.
     pub event_types: Vec<String>,
+    /// How often it may be called; without a limit of its own if there is none.
+    #[serde(default)]
+    pub throttle: Option<Rate>,
     /// Whether it is called.
     pub state: EndpointState,
     /// Why it is not.
@@ -84,6 +88,11 @@ impl Endpoint {
         Endpoint { version: now.as_micros().max(self.version + 1), ..self }
     }
 
+    /// Whose its jobs are in a lane: it takes turns and has gates of its own.
+    pub fn lane_name(&self) -> TenantName {
+        self.tenant.endpoint(&self.name)
+    }
+
     /// Whether it gets events of this type.
     pub fn takes(&self, event_type: &str) -> bool {
         self.event_types.is_empty() || self.event_types.iter().any(|taken| taken == event_type)
@@ -139,6 +148,7 @@ mod tests {
             url: "https://acme.example.com/hooks".into(),
             secrets: Vec::new(),
             event_types: Vec::new(),
+            throttle: None,
             state: EndpointState::Enabled,
             reason: None,
             failing_since: None,

@@ -53,15 +53,16 @@ async fn stands(world: &World, change: impl FnOnce(&mut Endpoint)) {
 #[tokio::test]
 async fn an_endpoint_is_set_shown_listed_and_removed() {
     let world = World::new().await;
-    let made = world.call("PUT", PATH, ADMIN, with(json!({"eventTypes": ["email.sent"], "paused": true}))).await;
-    let mut made = made.expect(201);
+    let rate = json!({"maxRequests": 10, "perMs": 1000});
+    let wanted = with(json!({"eventTypes": ["email.sent"], "paused": true, "throttle": rate}));
+    let mut made = world.call("PUT", PATH, ADMIN, wanted).await.expect(201);
     let secret = made.as_object_mut().unwrap().remove("secret").unwrap();
     let chars = secret.as_str().unwrap().strip_prefix("whsec_").unwrap();
     assert!(chars.len() == 32 && chars.chars().all(|c| c.is_ascii_alphanumeric()), "{secret}");
     assert_eq!(secrets(&world), [secret.as_str().unwrap()]);
     let expected = json!({
         "companyId": "ours", "name": "default", "url": URL, "state": "paused", "reason": null, "failingSince": null,
-        "eventTypes": ["email.sent"], "origin": "api", "secrets": 1,
+        "eventTypes": ["email.sent"], "throttle": rate, "origin": "api", "secrets": 1,
         "createdAt": "2023-11-14T22:13:20.000Z", "updatedAt": "2023-11-14T22:13:20.000Z",
     });
     assert_eq!(made, expected);
@@ -72,6 +73,7 @@ async fn an_endpoint_is_set_shown_listed_and_removed() {
     world.clock.advance(Duration::from_secs(60));
     let changed = world.call("PUT", PATH, ADMIN, wish()).await.expect(200);
     assert_eq!((&changed["state"], &changed["eventTypes"]), (&json!("enabled"), &json!([])), "the whole is set");
+    assert_eq!(changed["throttle"], Value::Null);
     assert_eq!(changed["createdAt"], "2023-11-14T22:13:20.000Z");
     assert_eq!(changed["updatedAt"], "2023-11-14T22:14:20.000Z");
 
@@ -214,6 +216,10 @@ async fn a_wrong_field_is_named_with_what_would_be_right() {
         (json!({"eventTypes": ["email.sent", "No"]}), "eventTypes[1]", "such as email.sent"),
         (json!({"eventTypes": many}), "eventTypes", "at most 20"),
         (json!({"enabled": false, "paused": true}), "paused", "leave one out"),
+        (json!({"throttle": {"maxRequests": 0, "perMs": 1000}}), "throttle", "1 to 10000 calls"),
+        (json!({"throttle": {"maxRequests": 10, "perMs": 86_400_001}}), "throttle", "1 to 86400000 ms"),
+        (json!({"throttle": {"maxRequests": 10}}), "throttle.perMs", "missing"),
+        (json!({"throttle": {"maxRequests": 10, "perMs": 1, "scope": "lane"}}), "throttle.scope", "unknown"),
         (json!({"events": []}), "events", "unknown"),
     ] {
         let problem = world.call("PUT", PATH, ADMIN, with(fields.clone())).await.problem(422);
@@ -275,13 +281,15 @@ async fn a_tenant_has_at_most_100_endpoints() {
 #[tokio::test]
 async fn an_endpoint_from_the_configuration_can_be_paused_and_enabled_and_nothing_else() {
     let world = World::new().await;
-    put(&world, with(json!({"secret": SECRET, "eventTypes": ["email.sent"]}))).await;
+    let rate = json!({"maxRequests": 10, "perMs": 1000});
+    put(&world, with(json!({"secret": SECRET, "eventTypes": ["email.sent"], "throttle": rate}))).await;
     stands(&world, |endpoint| endpoint.origin = EndpointOrigin::Config).await;
     let before = kept(&world);
     for (method, path, body) in [
         ("PUT", "", json!({"url": "https://new.example.com"})),
         ("PUT", "", with(json!({"secret": SECRET}))),
         ("PUT", "", with(json!({"eventTypes": []}))),
+        ("PUT", "", with(json!({"throttle": {"maxRequests": 11, "perMs": 1000}}))),
         ("POST", "/rotate", Value::Null),
         ("POST", "/forget-old-secret", Value::Null),
         ("DELETE", "", Value::Null),
@@ -293,9 +301,10 @@ async fn an_endpoint_from_the_configuration_can_be_paused_and_enabled_and_nothin
     for (fields, state) in [
         (json!({"paused": true}), "paused"),
         (json!({"enabled": false}), "disabled"),
-        (json!({"eventTypes": ["email.sent"]}), "enabled"),
+        (json!({"eventTypes": ["email.sent"], "throttle": rate}), "enabled"),
     ] {
         let row = put(&world, with(fields)).await;
+        assert_eq!(row["throttle"], rate, "left out or the same, it stays");
         assert_eq!((&row["state"], &row["origin"]), (&json!(state), &json!("config")));
         assert_eq!((&row["eventTypes"], secrets(&world)), (&json!(["email.sent"]), vec![SECRET.to_owned()]));
     }

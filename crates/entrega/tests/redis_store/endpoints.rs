@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use entrega::seal::Seal;
 use entrega::store::{Endpoint, EndpointOrigin, EndpointState};
+use entrega_core::throttle::Rate;
 
 use super::hearing::are_listening;
 use super::world::{World, bounded, eventually};
-use crate::fixture::{SECOND, START, tenant};
+use crate::fixture::{Fixture, SECOND, START, lane, tenant};
 use crate::redis::{self, RedisServer};
 
 fn endpoint(url: &str) -> Endpoint {
@@ -17,6 +18,7 @@ fn endpoint(url: &str) -> Endpoint {
         url: url.into(),
         secrets: vec![Seal::from_key([7; 32]).seal("whsec_abc", "here").unwrap()],
         event_types: Vec::new(),
+        throttle: None,
         state: EndpointState::Enabled,
         reason: None,
         failing_since: None,
@@ -25,6 +27,66 @@ fn endpoint(url: &str) -> Endpoint {
         updated_at: START,
         version: 0,
     }
+}
+
+/// Three calls a minute.
+const SLOW: Rate = Rate { max_requests: 3, per_ms: 60_000 };
+
+async fn claim(node: &Fixture) -> usize {
+    node.claim("webhook", 10).await.jobs.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoints_throttle_holds_over_all_nodes_and_over_those_that_come_later() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let server = RedisServer::start(&[]);
+        let world = World::by_hand(&server);
+        let [node, other, sleeper] = world.nodes().await;
+        are_listening(&server, &world, 3).await;
+        let slow = |throttle| Endpoint { throttle, ..endpoint("https://a.example.com/") };
+        node.store.put_endpoint(slow(Some(SLOW))).await.unwrap();
+        node.submit_all((0..9).map(|_| node.hook("acme", "default")).collect()).await;
+        let (one, another) = tokio::join!(claim(&node), claim(&other));
+        assert_eq!(one + another, 3);
+        assert_eq!(claim(&world.node().await).await, 0, "its start changes nothing");
+
+        assert_eq!(claim(&sleeper).await, 0);
+        let wake = sleeper.store.wake(&lane("webhook")).unwrap();
+        // What was said before is heard before.
+        while tokio::time::timeout(SECOND / 2, wake.notified()).await.is_ok() {}
+        node.store.put_endpoint(slow(None)).await.unwrap();
+        // Well before the look around that every node takes every ten seconds.
+        tokio::time::timeout(2 * SECOND, wake.notified()).await.expect("whoever sleeps is called");
+        assert_eq!(claim(&sleeper).await, 1, "the last of the endpoint's four slots");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_is_new_keeps_the_throttles_that_endpoints_have() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let server = RedisServer::start(&[]);
+        let world = World::by_hand(&server);
+        let mut without = world.clone();
+        without.options.lanes.remove(&lane("webhook"));
+        let before = without.node().await;
+        before
+            .store
+            .put_endpoint(Endpoint { throttle: Some(SLOW), ..endpoint("https://a.example.com/") })
+            .await
+            .unwrap();
+        drop(before);
+        let node = world.node().await;
+        node.submit_all((0..4).map(|_| node.hook("acme", "default")).collect()).await;
+        assert_eq!(claim(&node).await, 3);
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,17 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::store::redis::RedisStore;
-use entrega::store::{ChangeError, ClaimBatch, ClaimedJob, JobView, Settlement, Store, TenantSettings};
+use entrega::store::{ChangeError, ClaimBatch, ClaimedJob, Endpoint, Settlement, Store, TenantSettings};
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, Priority};
+use entrega_core::name::TenantName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{Fairness, LanePolicy, OnFull, Scope, ThrottlePolicy};
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 use fastrand::Rng;
+use serde::Serialize;
 
+use super::endpoints::endpoint;
 use super::fixture::{Fixture, SECOND, Setup, failure, lane, tenant};
 use super::worlds::open_over;
 use crate::redis;
@@ -28,7 +32,8 @@ use entrega::store::local::HeapDisk;
 
 const LANE: &str = "lane";
 const STEPS: usize = 90;
-const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
+/// Two tenants, and two endpoints of theirs.
+const TENANTS: [&str; 4] = ["a", "b", "a/x", "b/x"];
 /// Leases last a year here; whoever is told to come back so late need not come back.
 const NEVER_BACK: Duration = Duration::from_hours(24 * 100);
 
@@ -51,12 +56,14 @@ struct Pair {
 struct Plant {
     policy: ChangePolicy,
     lesson: ChangeLesson,
+    throttle: ChangeThrottle,
 }
 
 type ChangePolicy = fn(&mut LanePolicy);
 type ChangeLesson = fn(Lesson) -> Lesson;
+type ChangeThrottle = fn(Option<Rate>) -> Option<Rate>;
 
-const NO_PLANT: Plant = Plant { policy: |_| {}, lesson: |lesson| lesson };
+const NO_PLANT: Plant = Plant { policy: |_| {}, lesson: |lesson| lesson, throttle: |throttle| throttle };
 
 /// What differed, and how it came to that.
 struct Difference {
@@ -87,6 +94,8 @@ fn any_policy(rng: &mut Rng) -> LanePolicy {
             ..Fairness::default()
         },
         ttl: rng.bool().then(|| rng.u32(5..60) * SECOND),
+        // Whose tenants may have throttles of their own.
+        channel: LanePolicy::webhook().channel,
         ..LanePolicy::http()
     }
 }
@@ -165,8 +174,9 @@ impl Pair {
 
     async fn step(&mut self) -> Result<(), Difference> {
         match self.rng.u8(..100) {
-            0..25 => self.submit().await,
-            25..51 => self.claim().await,
+            0..24 => self.submit().await,
+            24..49 => self.claim().await,
+            49..51 => self.throttle().await,
             51..71 => self.settle().await,
             71..75 => self.change("cancel").await,
             75..79 => self.change("replay").await,
@@ -186,12 +196,12 @@ impl Pair {
 
     fn any_job(&mut self) -> Job {
         let rng = &mut self.rng;
-        let name = TENANTS[rng.usize(..TENANTS.len())];
+        let tenant = TenantName::kept(TENANTS[rng.usize(..TENANTS.len())]).unwrap();
         let now = self.machine.now();
         let priority = [Priority::High, Priority::Normal, Priority::Normal, Priority::Low][rng.usize(..4)];
         let due_at = if rng.u8(..) < 70 { now + some_time(rng, self.is_round, 20_000) } else { now };
         let expires_at = rng.bool().then(|| now + SECOND + some_time(rng, self.is_round, 39_000));
-        let mut job = Job { priority, due_at, expires_at, ..self.machine.job(LANE, name) };
+        let mut job = Job { tenant, priority, due_at, expires_at, ..self.machine.job(LANE, "a") };
         let is_known = |id: &JobId| self.running.contains_key(id);
         if let Some(&id) = self.ids.iter().rev().find(|id| is_known(id)).filter(|_| rng.u8(..) < 20) {
             job.id = id;
@@ -295,9 +305,26 @@ impl Pair {
         Ok(())
     }
 
+    async fn throttle(&mut self) -> Result<(), Difference> {
+        let whose = tenant(["a", "b"][self.rng.usize(..2)]);
+        let rate = Rate { max_requests: self.rng.u32(1..4), per_ms: self.rng.u64(1..6) * 1000 };
+        let rate = (self.rng.u8(..4) > 0).then_some(rate);
+        self.trace.push(format!("throttle {whose}/x: {rate:?}"));
+        let (machine, redis) = self.stores();
+        if rate.is_none() && self.rng.bool() {
+            machine.remove_endpoint(&whose, "x").await.unwrap();
+            redis.remove_endpoint(&whose, "x").await.unwrap();
+            return Ok(());
+        }
+        for (store, throttle) in [(machine, rate), (redis, (self.plant.throttle)(rate))] {
+            let version = store.endpoint(&whose, "x").map_or(0, |kept| kept.version);
+            store.put_endpoint(Endpoint { throttle, version, ..endpoint(whose.as_str(), "x") }).await.unwrap();
+        }
+        Ok(())
+    }
+
     async fn weigh(&mut self) -> Result<(), Difference> {
-        let settings =
-            TenantSettings { tenant: tenant(TENANTS[self.rng.usize(..TENANTS.len())]), weight: self.rng.u32(1..4) };
+        let settings = TenantSettings { tenant: tenant(["a", "b"][self.rng.usize(..2)]), weight: self.rng.u32(1..4) };
         self.trace.push(format!("{settings:?}"));
         let (machine, redis) = self.stores();
         machine.put_tenant(settings.clone()).await.unwrap();
@@ -319,13 +346,13 @@ impl Pair {
         let (one, other) = (machine.job(id).await.unwrap(), redis.job(id).await.unwrap());
         self.same(&format!("job {id}"), one.map(words), other.map(words))?;
         let (one, other) = (machine.dead_letter(id).await.unwrap(), redis.dead_letter(id).await.unwrap());
-        self.same(&format!("dead letter {id}"), one, other)
+        self.same(&format!("dead letter {id}"), one.map(words), other.map(words))
     }
 }
 
-/// A job as JSON: every field of it.
-fn words(view: JobView) -> String {
-    serde_json::to_string(&view).unwrap()
+/// What people see, as JSON: every field of it.
+fn words(seen: impl Serialize) -> String {
+    serde_json::to_string(&seen).unwrap()
 }
 
 fn brief(batch: &ClaimBatch, now: Time) -> impl Debug + PartialEq + use<> {
@@ -407,8 +434,14 @@ async fn a_planted_difference_is_found() {
         ("a probe is given up", |lesson| if lesson == Lesson::Apart { Lesson::Nothing } else { lesson }),
         ("a start is given back", |lesson| if lesson == Lesson::Nothing { Lesson::Unused } else { lesson }),
     ];
-    let plants = policies.map(|(name, policy)| (name, Plant { policy, ..NO_PLANT }));
-    for (name, plant) in plants.into_iter().chain(lessons.map(|(name, lesson)| (name, Plant { lesson, ..NO_PLANT }))) {
+    let throttles: [(&str, ChangeThrottle); 2] = [
+        ("no throttle of its own", |_| None),
+        ("a longer throttle of its own", |rate| rate.map(|rate| Rate { per_ms: rate.per_ms + 1, ..rate })),
+    ];
+    let policies = policies.map(|(name, policy)| (name, Plant { policy, ..NO_PLANT }));
+    let lessons = lessons.map(|(name, lesson)| (name, Plant { lesson, ..NO_PLANT }));
+    let throttles = throttles.map(|(name, throttle)| (name, Plant { throttle, ..NO_PLANT }));
+    for (name, plant) in policies.into_iter().chain(lessons).chain(throttles) {
         let mut found = None;
         for seed in 1..60 {
             if let Err(difference) = run(seed, plant).await {

@@ -5,20 +5,25 @@ use std::sync::Arc;
 use entrega::seal::{Seal, Sealed};
 use entrega::store::{Endpoint, EndpointOrigin, EndpointState, PutEndpointError};
 
-use super::fixture::{Fixture, HOUR, SECOND, START, soon, tenant};
+use entrega_core::id::JobId;
+use entrega_core::lane::{GateKind, Hold};
+use entrega_core::throttle::Rate;
+
+use super::fixture::{Fixture, HOUR, SECOND, START, lane, soon, tenant};
 use super::restart::Home;
 
 fn sealed(secret: &str) -> Sealed {
     Seal::from_key([7; 32]).seal(secret, "here").unwrap()
 }
 
-fn endpoint(whose: &str, name: &str) -> Endpoint {
+pub(crate) fn endpoint(whose: &str, name: &str) -> Endpoint {
     Endpoint {
         tenant: tenant(whose),
         name: name.into(),
         url: format!("https://{whose}.example.com/{name}"),
         secrets: vec![sealed("whsec_new"), sealed("whsec_old")],
         event_types: vec!["email.sent".into()],
+        throttle: Some(Rate { max_requests: 10, per_ms: 1_000 }),
         state: EndpointState::Disabled,
         reason: Some("410 Gone".into()),
         failing_since: Some(START),
@@ -140,6 +145,91 @@ pub(crate) async fn what_was_put_is_there_at_once_whoever_else_writes(f: &Fixtur
     }
     tasks.join_all().await;
     assert_eq!(f.store.endpoints_of(&tenant("acme")).len(), 100);
+}
+
+/// Two calls a minute.
+const SLOW: Rate = Rate { max_requests: 2, per_ms: 60_000 };
+
+fn throttled(name: &str, throttle: Option<Rate>) -> Endpoint {
+    Endpoint { throttle, ..endpoint("acme", name) }
+}
+
+async fn hooks(f: &Fixture, name: &str, count: usize) -> Vec<JobId> {
+    let jobs: Vec<_> = (0..count).map(|_| f.hook("acme", name)).collect();
+    let ids = jobs.iter().map(|job| job.id).collect();
+    f.submit_all(jobs).await;
+    ids
+}
+
+pub(crate) async fn a_throttled_endpoint_waits_for_its_next_start_and_holds_up_nobody(f: &Fixture) {
+    f.store.put_endpoint(throttled("slow", Some(SLOW))).await.unwrap();
+    f.store.put_endpoint(throttled("quick", None)).await.unwrap();
+    let (slow, quick) = (hooks(f, "slow", 3).await, hooks(f, "quick", 3).await);
+    let start = f.now();
+    let batch = f.claim("webhook", 10).await;
+    let ids: Vec<_> = batch.jobs.iter().map(|claimed| claimed.job.id).collect();
+    assert_eq!(ids, [slow[0], slow[1], quick[0], quick[1], quick[2]]);
+    assert_eq!(batch.wake_at, Some(start + 60 * SECOND));
+    let why = f.store.explain(slow[2]).await.unwrap().unwrap();
+    assert_eq!(why.holds, [Hold { gate: GateKind::Throttle, until: Some(start + 60 * SECOND) }]);
+    for claimed in batch.jobs {
+        f.done(claimed).await;
+    }
+    f.advance(59 * SECOND);
+    assert!(f.claim_ids("webhook").await.is_empty());
+    f.advance(SECOND);
+    assert_eq!(f.claim_ids("webhook").await, [slow[2]]);
+}
+
+pub(crate) async fn a_throttle_changes_with_its_endpoint(f: &Fixture) {
+    let set = async |throttle| {
+        let version = f.store.endpoint(&tenant("acme"), "slow").map_or(0, |kept| kept.version);
+        f.store.put_endpoint(Endpoint { version, ..throttled("slow", Some(throttle)) }).await.unwrap()
+    };
+    set(SLOW).await;
+    let ids = hooks(f, "slow", 6).await;
+    let wake = f.store.wake(&lane("webhook")).unwrap();
+    assert_eq!(f.claim_ids("webhook").await, ids[..2]);
+    soon(wake.notified()).await;
+    set(Rate { max_requests: 3, ..SLOW }).await;
+    soon(wake.notified()).await;
+    assert_eq!(f.claim_ids("webhook").await, ids[2..3], "one more, and the two there were count");
+    f.advance(SECOND);
+    set(Rate { max_requests: 3, per_ms: 1_000 }).await;
+    assert_eq!(f.claim_ids("webhook").await, ids[3..4], "as many as it has slots");
+}
+
+pub(crate) async fn a_throttle_goes_with_its_endpoint(f: &Fixture) {
+    f.store.put_endpoint(throttled("slow", Some(SLOW))).await.unwrap();
+    let ids = hooks(f, "slow", 6).await;
+    let batch = f.claim("webhook", 10).await;
+    assert_eq!(batch.jobs.len(), 2);
+    assert!(f.store.remove_endpoint(&tenant("acme"), "slow").await.unwrap());
+    assert_eq!(f.claim_ids("webhook").await, ids[2..4], "as many as it has slots");
+    f.store.put_endpoint(throttled("slow", Some(SLOW))).await.unwrap();
+    for claimed in batch.jobs {
+        f.done(claimed).await;
+    }
+    assert_eq!(f.claim_ids("webhook").await, ids[4..], "a new throttle knows of no starts");
+}
+
+#[tokio::test]
+async fn a_restart_does_not_refill_an_endpoints_throttle() {
+    let home = Home::new();
+    let f = home.open();
+    f.store.put_endpoint(throttled("slow", Some(SLOW))).await.unwrap();
+    let ids = hooks(&f, "slow", 4).await;
+    f.done(f.claim_one("webhook").await).await;
+    f.store.release().await.unwrap();
+    f.advance(SECOND);
+    let f = home.reopen(f);
+    let batch = f.claim("webhook", 10).await;
+    assert_eq!((batch.jobs.len(), batch.wake_at), (1, Some(START + 60 * SECOND)), "one of two was left");
+    let f = home.reopen(f);
+    let batch = f.claim("webhook", 10).await;
+    assert_eq!((batch.jobs.len(), batch.wake_at), (0, Some(f.now() + 60 * SECOND)), "nobody knows after a crash");
+    f.advance(60 * SECOND);
+    assert_eq!(f.claim_ids("webhook").await, ids[1..3]);
 }
 
 #[tokio::test]

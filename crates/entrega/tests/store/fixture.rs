@@ -76,7 +76,7 @@ impl Setup {
 }
 
 /// A lane for each thing that a lane can do; `http` holds nothing back.
-fn policies() -> [(&'static str, LanePolicy); 10] {
+fn policies() -> [(&'static str, LanePolicy); 11] {
     let http = LanePolicy { concurrency: 10_000, tenant_concurrency: 10_000, ..LanePolicy::http() };
     let throttle = ThrottlePolicy { max_requests: 2, per: 60 * SECOND, scope: Scope::Lane };
     let breaker =
@@ -92,6 +92,7 @@ fn policies() -> [(&'static str, LanePolicy); 10] {
         ("broken", LanePolicy { breaker: Some((breaker, Scope::Lane)), ..http.clone() }),
         ("paced", LanePolicy { cadence: cadence.clone(), ..http.clone() }),
         ("passing", LanePolicy { breaker: Some((passing, Scope::Lane)), cadence, ..http.clone() }),
+        ("webhook", LanePolicy::webhook()),
         ("urgent", LanePolicy { on_full: OnFull::Preempt, ..narrow.clone() }),
         ("narrow", narrow),
         ("small", LanePolicy { dead_letters, ..http.clone() }),
@@ -157,6 +158,11 @@ impl Fixture {
             due_at: now,
             expires_at: None,
         }
+    }
+
+    /// A job for an endpoint.
+    pub(crate) fn hook(&self, tenant_name: &str, endpoint: &str) -> Job {
+        Job { tenant: tenant(tenant_name).endpoint(endpoint), ..self.job("webhook", tenant_name) }
     }
 
     pub(crate) fn urgent_job(&self, lane_name: &str, priority: Priority) -> Job {

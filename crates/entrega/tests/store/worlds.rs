@@ -169,6 +169,9 @@ macro_rules! exercise {
                 a_change_of_what_has_changed_since_is_refused
                 of_changes_by_many_at_once_none_is_lost
                 what_was_put_is_there_at_once_whoever_else_writes
+                a_throttled_endpoint_waits_for_its_next_start_and_holds_up_nobody
+                a_throttle_changes_with_its_endpoint
+                a_throttle_goes_with_its_endpoint
             }
             mail {
                 a_suppressed_address_is_known_whatever_its_case

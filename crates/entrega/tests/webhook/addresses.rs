@@ -143,6 +143,7 @@ async fn slip_in(store: &dyn Store, seal: &Seal, name: &str, url: String) {
         created_at: Time::ZERO,
         updated_at: Time::ZERO,
         version: 0,
+        throttle: None,
     };
     store.put_endpoint(endpoint).await.unwrap();
 }

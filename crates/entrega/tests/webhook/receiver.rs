@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use entrega::clock::Clock;
+use entrega_core::time::Time;
 use entrega_core::webhook::{WebhookSecret, verify};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -27,6 +29,7 @@ pub struct Got {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    pub at: Time,
 }
 
 impl Got {
@@ -49,6 +52,7 @@ impl Got {
 #[derive(Clone)]
 pub struct Receiver {
     pub address: SocketAddr,
+    clock: Clock,
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
     location: Arc<Mutex<Option<String>>>,
@@ -64,6 +68,7 @@ impl Receiver {
         let listener = TcpListener::bind((address, 0)).await.unwrap();
         let receiver = Receiver {
             address: listener.local_addr().unwrap(),
+            clock: Clock::system(),
             got: Arc::default(),
             answers: Arc::default(),
             location: Arc::default(),
@@ -83,9 +88,10 @@ impl Receiver {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+        let at = self.clock.now();
         let (path, headers) = (request.uri().path().to_owned(), request.headers().clone());
         let body = request.into_body().collect().await?.to_bytes();
-        self.got.lock().push(Got { path, headers, body });
+        self.got.lock().push(Got { path, headers, body, at });
         let (status, said) = self.answers.lock().pop_front().unwrap_or((200, THANKS.into()));
         let mut response = Response::builder().status(status);
         if let Some(location) = self.location.lock().as_deref() {

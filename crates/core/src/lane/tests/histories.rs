@@ -16,13 +16,27 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// One step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
-    Admit { tenant: u8, priority: u8, delay_ms: u64, ttl_ms: u64 },
+    Admit {
+        tenant: u8,
+        priority: u8,
+        delay_ms: u64,
+        ttl_ms: u64,
+    },
     Publish,
     Claim(usize),
-    Settle { which: usize, retry_ms: Option<u64>, lesson: u8 },
+    Settle {
+        which: usize,
+        retry_ms: Option<u64>,
+        lesson: u8,
+    },
     Cancel(usize),
     Pause,
     Resume,
+    /// Three starts at most, or no throttle of its own.
+    Throttle {
+        tenant: u8,
+        per_ms: Option<u64>,
+    },
     Wait(u64),
 }
 
@@ -36,6 +50,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => Just(Step::Pause),
         1 => Just(Step::Resume),
+        1 => (0u8..5, prop::option::of(1u64..2000)).prop_map(|(tenant, per_ms)| Step::Throttle { tenant, per_ms }),
         2 => (1u64..400).prop_map(Step::Wait),
     ];
     prop::collection::vec(step, 1..250)
@@ -85,12 +100,7 @@ impl Observed {
 
     fn check_end(&self) {
         assert!(self.waiting.is_empty() && self.running.is_empty(), "stuck: {:?}", self.waiting);
-        for starts in self.starts.values() {
-            for (index, &(first, _)) in starts.iter().enumerate() {
-                let within = starts[index..].iter().take_while(|(start, _)| *start < first + WINDOW).count();
-                assert!(within <= 3, "{within} starts within the window");
-            }
-        }
+        self.starts.values().for_each(|starts| check_window(starts, 3, WINDOW));
     }
 
     fn leaves(&mut self, left: Left) {
@@ -144,6 +154,10 @@ impl Observed {
             Step::Cancel(which) if !self.waiting.is_empty() => {
                 let id = *self.waiting.iter().nth(which % self.waiting.len()).unwrap();
                 self.leaves(lane.remove(id).unwrap());
+            }
+            Step::Throttle { tenant: whose, per_ms } => {
+                let rate = per_ms.map(|per_ms| Rate { max_requests: 3, per_ms });
+                lane.set_throttle(&tenant(&format!("t{whose}")), rate);
             }
             Step::Pause => lane.pause(),
             Step::Resume => lane.resume(),
@@ -202,6 +216,13 @@ impl Observed {
     }
 }
 
+fn check_window(starts: &[(Time, Option<JobId>)], max: usize, length: Duration) {
+    for (index, &(first, _)) in starts.iter().enumerate() {
+        let within = starts[index..].iter().take_while(|(start, _)| *start < first + length).count();
+        assert!(within <= max, "{within} starts within {length:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -220,6 +241,19 @@ proptest! {
         let mut observed = Observed { scope: Scope::Lane, ..Observed::default() };
         observed.live_through(&mut lane(passing_policy()), steps);
         observed.check_end();
+    }
+
+    /// A throttle of a tenant's own holds it beside the lane's, and nobody else.
+    #[test]
+    fn a_tenants_own_throttle_is_exact(steps in steps(), max_requests in 1u32..4, per_ms in 1u64..600) {
+        let mut lane = lane(gated_policy());
+        let whose = tenant("t0");
+        lane.set_throttle(&whose, Some(Rate { max_requests, per_ms }));
+        let others = |step: &Step| !matches!(step, Step::Throttle { tenant: 0, .. });
+        let mut observed = Observed { scope: Scope::Tenant, ..Observed::default() };
+        observed.live_through(&mut lane, steps.into_iter().filter(others).collect());
+        observed.check_end();
+        check_window(observed.starts_of(&whose), max_requests as usize, Duration::from_millis(per_ms));
     }
 
     /// A tenant with a ready job waits at most one quantum of each other tenant.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::throttle::Rate;
 use serde::Serialize;
 
 use super::disk::{Batch, DiskError, Key, Order, Table};
@@ -53,6 +54,7 @@ impl Shared {
             ControlFlow::Continue(())
         })?;
         registered.tenants.values().for_each(|settings| self.apply_weight(settings));
+        registered.endpoints.all().iter().for_each(|kept| self.apply_throttle(&kept.lane_name(), kept.throttle));
         Ok(())
     }
 
@@ -80,6 +82,14 @@ impl Shared {
     fn apply_weight(&self, settings: &TenantSettings) {
         for lane in self.lanes.values() {
             lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+        }
+    }
+
+    /// Sets an endpoint's throttle, or takes it away, in the lanes that call endpoints.
+    fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
+        for lane in self.lanes.values().filter(|lane| lane.policy.calls_endpoints()) {
+            lane.machine.lock().set_throttle(endpoint, rate);
+            lane.wake.notify_one();
         }
     }
 
@@ -177,7 +187,10 @@ impl EndpointRegistry for LocalStore {
         }
         let endpoint = Arc::new(endpoint.put_at(self.shared.clock.now()));
         let kept = Arc::clone(&endpoint);
-        let then = move |shared: &Shared| shared.registered.write().endpoints.put(kept);
+        let then = move |shared: &Shared| {
+            shared.apply_throttle(&kept.lane_name(), kept.throttle);
+            shared.registered.write().endpoints.put(kept);
+        };
         self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &*endpoint, then).await?;
         Ok(endpoint)
     }
@@ -192,7 +205,10 @@ impl EndpointRegistry for LocalStore {
         let mut batch = Batch::default();
         batch.remove(Table::Registry, Key::Text(endpoint::key_of(tenant, name)));
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        let then = move |shared: &Shared| shared.registered.write().endpoints.remove(&tenant, &name);
+        let then = move |shared: &Shared| {
+            shared.apply_throttle(&tenant.endpoint(&name), None);
+            shared.registered.write().endpoints.remove(&tenant, &name);
+        };
         self.shared.change_then(batch, then).await?;
         Ok(true)
     }

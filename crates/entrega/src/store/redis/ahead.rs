@@ -38,7 +38,9 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Twice as many as the lane has slots, unless every start is judged by a gate.
     pub(super) fn new(is_wanted: bool, policy: &LanePolicy) -> Ahead {
-        let is_judged = policy.throttle.is_some() || policy.breaker.is_some() || policy.cadence.is_some();
+        let has_gate = policy.throttle.is_some() || policy.breaker.is_some() || policy.cadence.is_some();
+        // An endpoint may get a throttle of its own at any time.
+        let is_judged = has_gate || policy.calls_endpoints();
         let max = match is_judged || !is_wanted || policy.concurrency < SLOTS_MIN {
             true => 0,
             false => (2 * policy.concurrency as usize).min(AHEAD_MAX),

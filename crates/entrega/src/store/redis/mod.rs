@@ -208,6 +208,7 @@ impl RedisStore {
         shared.check_format().await?;
         shared.refresh_registry().await?;
         shared.apply_weights().await?;
+        shared.apply_throttles().await?;
         let store = RedisStore { shared, tasks: TaskTracker::new() };
         store.start_tasks();
         Ok(store)

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega_core::lane::TenantFigures;
 use entrega_core::name::TenantName;
+use entrega_core::throttle::Rate;
 use futures_util::future;
 use redis::Value;
 use serde::Serialize;
@@ -26,6 +27,8 @@ use crate::store::{
 
 /// How long a node carries replays on without saying so again.
 const LEAD: Duration = Duration::from_secs(3);
+/// Throttles that one call sets, so that none takes long.
+const THROTTLES_IN_ONE_CALL: usize = 500;
 const READING: Reader = Reader("the registry");
 
 #[derive(Default)]
@@ -115,6 +118,28 @@ impl Shared {
     async fn apply_weight(&self, settings: &TenantSettings) -> Result<(), StoreError> {
         let weigh = |call: Call| call.arg(settings.tenant.as_str()).arg(settings.weight);
         future::try_join_all(self.lanes.values().map(|lane| self.change(lane, "weigh", weigh))).await.map(drop)
+    }
+
+    /// Lanes that are new know nothing of the throttles that endpoints have.
+    pub(super) async fn apply_throttles(&self) -> Result<(), StoreError> {
+        let endpoints = self.registered.read().endpoints.all();
+        let throttles: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.lane_name(), endpoint.throttle)).collect();
+        for throttles in throttles.chunks(THROTTLES_IN_ONE_CALL) {
+            self.apply(throttles).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the throttles of endpoints, or takes them away, in the lanes that call them.
+    async fn apply(&self, throttles: &[(TenantName, Option<Rate>)]) -> Result<(), StoreError> {
+        let set = |call: Call| {
+            throttles.iter().fold(call, |call, (name, rate)| {
+                let (max, per) = rate.map_or((0, Duration::ZERO), |rate| (rate.max_requests, rate.per()));
+                call.arg(name.as_str()).arg(max).arg(per.as_micros() as u64)
+            })
+        };
+        let lanes = self.lanes.values().filter(|lane| lane.policy.calls_endpoints());
+        future::try_join_all(lanes.map(|lane| self.change(lane, "throttle", set))).await.map(drop)
     }
 
     async fn put(&self, field: String, value: &impl Serialize) -> Result<(), StoreError> {
@@ -275,6 +300,7 @@ impl EndpointRegistry for RedisStore {
         let answer = call.make(shared).await.map_err(|error| store_error(&error))?;
         match READING.number(&answer)? {
             1 => {
+                shared.apply(&[(endpoint.lane_name(), endpoint.throttle)]).await?;
                 shared.announce().await?;
                 Ok(endpoint)
             }
@@ -287,7 +313,9 @@ impl EndpointRegistry for RedisStore {
     }
 
     async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
-        self.shared.remove(&endpoint::key_of(tenant, name)).await
+        let was_there = self.shared.remove(&endpoint::key_of(tenant, name)).await?;
+        self.shared.apply(&[(tenant.endpoint(name), None)]).await?;
+        Ok(was_there)
     }
 
     fn endpoint(&self, tenant: &TenantName, name: &str) -> Option<Arc<Endpoint>> {

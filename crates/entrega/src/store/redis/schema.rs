@@ -29,6 +29,7 @@
 //! | `tenants` | hash: tenant → its turns and gate (msgpack) |
 //! | `parked` | sorted set: tenants by when they may go again |
 //! | `starts`, `starts:<tenant>` | list: the last starts, for the throttle |
+//! | `own:<tenant>` | list: the last starts, for the tenant's own throttle |
 //! | `delays` | sorted set: jobs by when they are due |
 //! | `leases` | sorted set: running jobs by when their lease ends |
 //! | `nodes` | hash: node → attempts under way |

@@ -37,6 +37,12 @@ local change = {
     tenants_touched[t.name] = true
   end,
 
+  -- For each tenant that may have a throttle of its own: tenant, how many starts (0: none), in which time
+  throttle = function()
+    for at = 5, #ARGV, 3 do lane.set_throttle(ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])) end
+    lane.wake()
+  end,
+
   -- id, reason
   cancel = function()
     local e = lane.entry(id)

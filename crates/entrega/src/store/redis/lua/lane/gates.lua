@@ -1,22 +1,51 @@
 -- Whatever may hold jobs back, before a lane or before one tenant: throttle, cadence, breaker, an asked-for pause.
 
-function lane.gate_of(scope, kept, starts)
-  local throttle, breaker, cadence = policy.throttle, policy.breaker, nil
+-- The gate before the lane, or before a tenant by its name. A tenant may have a throttle of its own beside the lane's.
+function lane.gate_of(scope, kept, name)
+  local throttle, breaker, cadence, own = policy.throttle, policy.breaker, nil, nil
   if throttle and throttle.scope ~= scope then throttle = nil end
   if breaker and breaker.scope ~= scope then breaker = nil end
   if scope == 'lane' then cadence = policy.cadence end
-  if not (throttle or breaker or cadence) then return nil end
-  return { kept = kept, starts = starts, throttle = throttle, breaker = breaker, cadence = cadence }
+  if scope == 'tenant' and policy.turns then own = kept.own end
+  if not (throttle or breaker or cadence or own) then return nil end
+  local throttles = {}
+  if throttle then
+    local key = scope == 'lane' and P .. 'starts' or P .. 'starts:' .. name
+    throttles[1] = { max = throttle.max, per = throttle.per, key = key }
+  end
+  if own then throttles[#throttles + 1] = { max = own.max, per = own.per, key = lane.own_starts(name) } end
+  return { kept = kept, throttles = throttles, breaker = breaker, cadence = cadence }
 end
 
-local lane_gate = lane.gate_of('lane', state.gate, P .. 'starts')
+-- Where the starts are that a tenant's own throttle counts.
+function lane.own_starts(name) return P .. 'own:' .. name end
 
--- From when on the throttle allows the next start.
-function lane.throttle_next(gate)
-  if not gate.count then gate.count = redis.call('LLEN', gate.starts) end
-  if gate.count < gate.throttle.max then return 0 end
-  if not gate.oldest then gate.oldest = tonumber(redis.call('LINDEX', gate.starts, -gate.throttle.max)) end
-  return gate.oldest + gate.throttle.per
+local lane_gate = lane.gate_of('lane', state.gate)
+
+-- From when on a throttle allows the next start.
+function lane.throttle_next(throttle)
+  if not throttle.count then throttle.count = redis.call('LLEN', throttle.key) end
+  if throttle.count < throttle.max then return 0 end
+  if not throttle.oldest then throttle.oldest = tonumber(redis.call('LINDEX', throttle.key, -throttle.max)) end
+  return throttle.oldest + throttle.per
+end
+
+-- Records a start at a throttle.
+function lane.throttle_start(throttle)
+  lane.throttle_next(throttle)
+  while throttle.count >= throttle.max do
+    redis.call('LPOP', throttle.key)
+    throttle.count = throttle.count - 1
+  end
+  redis.call('RPUSH', throttle.key, now)
+  lane.forget_starts_after(throttle.key, throttle.per)
+  throttle.count = throttle.count + 1
+  throttle.oldest = nil
+end
+
+-- Starts that are older than the period hold nobody back.
+function lane.forget_starts_after(key, per)
+  redis.call('PEXPIRE', key, math.ceil(per / 1000) + 1000)
 end
 
 -- Whether the breaker lets nobody through, and until when, `nil` for "until an attempt has ended".
@@ -37,10 +66,9 @@ function lane.gate_hold(gate, running)
     if shut then return 'breaker', till end
   end
   if now < (kept.not_before or 0) then return 'retry_after', kept.not_before end
-  if gate.throttle then
-    local next = lane.throttle_next(gate)
-    if now < next then return 'throttle', next end
-  end
+  local next = 0
+  for _, throttle in ipairs(gate.throttles) do next = math.max(next, lane.throttle_next(throttle)) end
+  if now < next then return 'throttle', next end
   if gate.cadence and now < (kept.next or 0) then return 'cadence', kept.next end
   return nil
 end
@@ -51,18 +79,7 @@ function lane.gate_start(gate, id)
   local kept = gate.kept
   -- Whose the last start is.
   kept.last = id
-  if gate.throttle then
-    lane.throttle_next(gate)
-    while gate.count >= gate.throttle.max do
-      redis.call('LPOP', gate.starts)
-      gate.count = gate.count - 1
-    end
-    redis.call('RPUSH', gate.starts, now)
-    -- Starts that are older than the period hold nobody back.
-    redis.call('PEXPIRE', gate.starts, math.ceil(gate.throttle.per / 1000) + 1000)
-    gate.count = gate.count + 1
-    gate.oldest = nil
-  end
+  for _, throttle in ipairs(gate.throttles) do lane.throttle_start(throttle) end
   if gate.cadence then
     kept.without_last = kept.next
     kept.next = now + (kept.interval or gate.cadence.initial)
@@ -86,9 +103,10 @@ end
 function lane.gate_give_back(gate, id)
   local kept = gate.kept
   if kept.last ~= id then return end
-  if gate.throttle and redis.call('RPOP', gate.starts) then
-    gate.count = nil
-    gate.oldest = nil
+  for _, throttle in ipairs(gate.throttles) do
+    redis.call('RPOP', throttle.key)
+    throttle.count = nil
+    throttle.oldest = nil
   end
   if gate.cadence then kept.next = kept.without_last end
   if gate.breaker then lane.give_up_probe(kept) end

@@ -12,7 +12,7 @@ function lane.read_tenant(name, packed)
   local t = { name = name, number = number, parked = parked, running = running, weight = weight, round = round,
     processed = processed, last = last, streak = streak, ring = { ring0 == 1, ring1 == 1, ring2 == 1 },
     ready = { ready0, ready1, ready2 }, kept = at > #packed and {} or cmsgpack.unpack(string.sub(packed, at)) }
-  t.gate = lane.gate_of('tenant', t.kept, P .. 'starts:' .. name)
+  t.gate = lane.gate_of('tenant', t.kept, name)
   return t
 end
 
@@ -32,7 +32,7 @@ function lane.enter(name)
   if not t then
     t = { name = name, number = state.tenants, parked = 0, running = 0, weight = 1, round = state.rounds,
       processed = 0, last = 0, streak = 0, ring = { false, false, false }, ready = { 0, 0, 0 }, kept = {} }
-    t.gate = lane.gate_of('tenant', t.kept, P .. 'starts:' .. name)
+    t.gate = lane.gate_of('tenant', t.kept, name)
     if state.tenants == 0 then state.first = name end
     state.tenants = state.tenants + 1
     tenants[name] = t
@@ -146,6 +146,26 @@ function lane.unpark(t)
   for priority = 0, 2 do
     if t.ready[priority + 1] > 0 then lane.join(t, priority) end
   end
+end
+
+-- Sets a tenant's own throttle, or takes it away (`max` is 0). A tenant that it held is looked at again. Without turns
+-- nobody can be held back alone.
+function lane.set_throttle(name, max, per)
+  if not policy.turns then return end
+  local t = max > 0 and lane.enter(name) or lane.find_tenant(name)
+  if not t then return end
+  local own = t.kept.own
+  if own and own.max == max and own.per == per or not own and max == 0 then return end
+  if max > 0 then
+    t.kept.own = { max = max, per = per }
+    lane.forget_starts_after(lane.own_starts(name), per)
+  else
+    t.kept.own = nil
+    redis.call('DEL', lane.own_starts(name))
+  end
+  t.gate = lane.gate_of('tenant', t.kept, name)
+  tenants_touched[name] = true
+  if t.parked ~= 0 then lane.unpark(t) end
 end
 
 -- What held a tenant may have been relaxed since: under new rules everybody is looked at again.
