@@ -11,13 +11,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use entrega::chance::Chance;
 use entrega::channel::Channel;
 use entrega::channel::http::HttpChannel;
 use entrega::clock::Clock;
-use entrega::engine::{Engine, Mail};
+use entrega::engine::Engine;
 use entrega::intake::NewJob;
-use entrega::metrics::Metrics;
 use entrega::store::Store;
 use entrega::store::local::{LocalOptions, LocalStore, LsmDisk};
 use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
@@ -77,19 +75,8 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] };
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() })?;
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
-    Ok(Arc::new(Engine {
-        mail: Mail::default(),
-        routes: Default::default(),
-        retention: Duration::from_hours(24),
-        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
-        store,
-        metrics: Metrics::new(lanes.keys()),
-        channels: HashMap::from([("http".to_owned(), http)]),
-        chance: Chance::from_system(),
-        clock,
-        filter,
-        lanes,
-    }))
+    let channels = HashMap::from([("http".to_owned(), http)]);
+    Ok(Arc::new(Engine { channels, filter, ..Engine::over(store, clock, lanes) }))
 }
 
 /// A job that POSTs `body` to `url`.

@@ -135,7 +135,10 @@ pub use entrega_core::retry_budget::BudgetPolicy;
 pub use entrega_core::time::Time;
 pub use entrega_core::webhook;
 pub use error::{CallError, ClientError, RequestProblem};
-pub use gate::{BreakerGate, BreakerOpen, BudgetGate, Gates, OnThrottleTimeout, Passage, ThrottleGate, ThrottleWait};
+pub use gate::{
+    BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurns,
+    ThrottleGate, ThrottleWait, Turn,
+};
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
 pub use resolve::{LookUp, Resolve, SystemResolver};
 pub use retry::{

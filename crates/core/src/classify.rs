@@ -157,6 +157,8 @@ impl Dialect {
             Dialect::Connector => vec![
                 success,
                 Rule::code(&NETWORK, Retry),
+                // Nobody was called: it is down, or busy with others.
+                Rule::code(&[FaultKind::BreakerOpen.code(), FaultKind::Throttled.code()], Retry),
                 Rule::status(&[one(429), one(500), Statuses::range(502, 504)], Retry),
                 Rule::always(Permanent),
             ],

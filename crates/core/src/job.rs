@@ -200,6 +200,26 @@ pub enum Payload {
     Webhook(EventBody),
     /// For the `proxy` channel: a question to an upstream.
     Proxy(ProxyCall),
+    /// For the `connector` channel: a request to a third-party API.
+    Connector(Box<ConnectorCall>),
+}
+
+/// A request to a third-party API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectorCall {
+    /// Which API.
+    pub connector: String,
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// Below the API's base URL.
+    pub relative_url: String,
+    /// In the order given.
+    pub headers: Vec<(String, String)>,
+    /// Added to the query, in the order given.
+    pub params: Vec<(String, String)>,
+    /// Sent byte for byte.
+    pub body: Body,
 }
 
 /// A question to the upstream of a route; the route is that of the lane.

@@ -125,6 +125,8 @@ pub enum FaultKind {
     BreakerOpen,
     /// The same call failed, made for another job at the same moment.
     Shared,
+    /// It waited too long for its turn.
+    Throttled,
 }
 
 impl FaultKind {
@@ -142,6 +144,7 @@ impl FaultKind {
             FaultKind::Held => "held",
             FaultKind::BreakerOpen => "breaker_aberto",
             FaultKind::Shared => "shared",
+            FaultKind::Throttled => "throttled",
         }
     }
 
@@ -152,7 +155,7 @@ impl FaultKind {
                 Lesson::Down
             }
             FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
-            FaultKind::BreakerOpen | FaultKind::Shared => Lesson::Unused,
+            FaultKind::BreakerOpen | FaultKind::Shared | FaultKind::Throttled => Lesson::Unused,
         }
     }
 }

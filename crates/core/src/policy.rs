@@ -253,6 +253,7 @@ impl LanePolicy {
     /// The job around a connector's call.
     pub fn connector() -> LanePolicy {
         LanePolicy {
+            channel: "connector".into(),
             retry: Retry { attempts: 3, backoff: Backoff::exponential(seconds(1), seconds(60)) },
             timeout: seconds(300),
             concurrency: 16,

@@ -10,8 +10,9 @@ use entrega_core::email::Mailbox;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 
-use crate::chance::Chance;
+use crate::chance::{Chance, secret_bytes};
 use crate::channel::Channel;
+use crate::channel::connector::ConnectorChannel;
 use crate::channel::email::EmailChannel;
 #[cfg(feature = "ses")]
 use crate::channel::email::ses::SesTransport;
@@ -23,6 +24,7 @@ use crate::channel::proxy::ProxyChannel;
 use crate::channel::webhook::WebhookChannel;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
+use crate::connector::{CONNECTOR_CHANNEL, Connectors};
 use crate::endpoint::{ConfiguredError, put_configured};
 use crate::events::EVENTS_LANE;
 use crate::metrics::Metrics;
@@ -42,7 +44,7 @@ pub struct Engine {
     /// Chance and ids.
     pub chance: Chance,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Which destinations may be called.
     pub filter: AddressFilter,
     /// How jobs leave, by the name in the lane's policy.
@@ -55,6 +57,8 @@ pub struct Engine {
     pub mail: Mail,
     /// The proxy routes, by lane.
     pub routes: Arc<Routes>,
+    /// The third-party APIs there are.
+    pub connectors: Arc<Connectors>,
     /// How long ended jobs are kept.
     pub retention: Duration,
 }
@@ -69,6 +73,9 @@ pub struct Mail {
     /// Reads what Amazon reports; `None` where no topic is listened to.
     pub sns: Option<Sns>,
 }
+
+/// How much of a third-party API's answer is kept: what it answers is what was wanted.
+const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// Why an engine could not be put together.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +133,34 @@ pub(crate) fn transports(config: &Config, clock: &Clock) -> Result<Vec<Box<dyn T
 }
 
 impl Engine {
+    /// An engine over a store, for programs that put their own together: no channels, routes, connectors or mail yet, and
+    /// only https to public addresses may be called.
+    ///
+    /// # Panics
+    /// Never: a client without extra certificates can always be set up.
+    pub fn over(store: Arc<dyn Store>, clock: Clock, lanes: BTreeMap<LaneName, Arc<LanePolicy>>) -> Engine {
+        let metrics = Arc::new(Metrics::new(lanes.keys()));
+        let seal = Arc::new(Seal::from_key(secret_bytes()));
+        let client = Client::new(ClientConfig::default()).expect("a client without extra certificates");
+        let filter = AddressFilter::default();
+        let connectors =
+            Connectors::new(Vec::new(), store.clone(), seal.clone(), client, filter.clone(), metrics.clone());
+        Engine {
+            store,
+            clock,
+            chance: Chance::from_system(),
+            metrics,
+            filter,
+            channels: HashMap::new(),
+            lanes,
+            seal,
+            mail: Mail::default(),
+            routes: Arc::default(),
+            connectors: Arc::new(connectors),
+            retention: Duration::from_hours(24),
+        }
+    }
+
     /// Opens the store and sets up the channels. Nothing is delivered before `run`.
     pub async fn open(config: &Config) -> Result<Engine, OpenError> {
         let clock = Clock::system();
@@ -152,22 +187,35 @@ impl Engine {
         let agent = config.webhook_agent.clone();
         let routes = Arc::new(config.routes.clone());
         let proxy = ProxyChannel::new(client.clone(), store.clone(), clock.clone(), routes.clone());
+        let metrics = Arc::new(Metrics::new(config.lanes.keys()));
+        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..config.client()? };
+        let connectors = Arc::new(Connectors::new(
+            config.connectors.clone(),
+            store.clone(),
+            seal.clone(),
+            Client::new(answers)?,
+            config.filter(),
+            metrics.clone(),
+        ));
+        let connector = ConnectorChannel::new(connectors.clone(), clock.clone());
         let webhook = WebhookChannel::new(client, store.clone(), seal.clone(), clock.clone(), agent);
-        let channels: [(&str, Arc<dyn Channel>); 5] = [
+        let channels: [(&str, Arc<dyn Channel>); 6] = [
             ("http", http),
             ("email", Arc::new(email)),
             ("event", Arc::new(event)),
             ("webhook", Arc::new(webhook)),
             (PROXY_CHANNEL, Arc::new(proxy)),
+            (CONNECTOR_CHANNEL, Arc::new(connector)),
         ];
         Ok(Engine {
             store,
             seal,
             mail,
             routes,
+            connectors,
             retention: config.store.retention,
             chance: Chance::from_system(),
-            metrics: Metrics::new(config.lanes.keys()),
+            metrics,
             filter: config.filter(),
             channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
             lanes: config.lanes.clone(),

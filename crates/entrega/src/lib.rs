@@ -13,7 +13,8 @@
 //!
 //! Back from it: [`sns`] reads what SES tells later about the mails it took.
 //!
-//! Beside it: [`endpoint`] says where webhooks may go, [`proxy`] what may be asked of upstreams, [`seal`] encrypts what must stay secret at rest.
+//! Beside it: [`endpoint`] says where webhooks may go, [`proxy`] what may be asked of upstreams,
+//! [`connector`] which third-party APIs there are, [`seal`] encrypts what must stay secret at rest.
 //!
 //! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
 //! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
@@ -24,6 +25,7 @@ pub mod channel;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod connector;
 pub mod dispatch;
 pub mod endpoint;
 pub mod engine;

@@ -146,6 +146,20 @@ impl Metrics {
         }
     }
 
+    /// An attempt of a connector's call ended.
+    pub fn connector_attempt(&self, connector: &str, outcome: &str, took: Duration) {
+        let labels = [("connector", connector), ("outcome", outcome)];
+        self.recorder.register_counter(&key("connector_attempts_total", &labels), &METADATA).increment(1);
+        let duration = key("connector_attempt_duration_seconds", &[("connector", connector)]);
+        self.recorder.register_histogram(&duration, &METADATA).record(took.as_secs_f64());
+    }
+
+    /// A call waited for its turn, perhaps for no time at all.
+    pub fn throttle_wait(&self, lane: &str, took: Duration) {
+        let key = key("throttle_wait_seconds", &[("lane", lane)]);
+        self.recorder.register_histogram(&key, &METADATA).record(took.as_secs_f64());
+    }
+
     /// A dead letter left: by its TTL or the lane's cap.
     pub fn dead_left(&self, lane: &LaneName, why: &'static str, age: Duration) {
         let labels = [("lane", lane.as_str()), ("reason", why)];

@@ -131,7 +131,12 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
 fn said(job: &Job, outcome: &Outcome) -> Option<String> {
     match &job.payload {
         Payload::Webhook(_) => excerpt(&outcome.answer()?.body),
-        Payload::Http(_) | Payload::Opaque(_) | Payload::Email(_) | Payload::Event(_) | Payload::Proxy(_) => None,
+        Payload::Http(_)
+        | Payload::Opaque(_)
+        | Payload::Email(_)
+        | Payload::Event(_)
+        | Payload::Proxy(_)
+        | Payload::Connector(_) => None,
     }
 }
 

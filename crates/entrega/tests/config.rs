@@ -92,6 +92,7 @@ fn other_value(path: &str, value: &Value) -> Value {
         ("proxy.score.params.cpf.type", _) => "'integer'",
         ("proxy.score.cache.key", _) => "'cache:other:{cpf}'",
         ("lanes.proxy:score.on_full", _) => "'refuse'",
+        ("lanes.connector.channel" | "lanes.connector.dialect", _) => "'http'",
         ("lanes.proxy:score.breaker.when_open", _) => "'hold'",
         (_, Value::String(text)) => {
             let length = parse_duration(text).unwrap_or_else(|_| panic!("{path} needs a value for this test"));
@@ -110,7 +111,8 @@ fn with_nothing_said_the_http_lane_is_the_shipped_one() {
     assert_eq!(lane(&config, "events"), &LanePolicy::events());
     assert_eq!(lane(&config, "webhook"), &LanePolicy::webhook());
     assert_eq!(lane(&config, "proxy:score"), &LanePolicy::proxy());
-    assert_eq!(config.lanes.len(), 5);
+    assert_eq!(lane(&config, "connector"), &LanePolicy::connector());
+    assert_eq!(config.lanes.len(), 6);
     assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
     assert_eq!(config.store.kind, StoreKind::Embedded);
     assert_eq!(config.store.data, PathBuf::from("./entrega-data"));
@@ -189,7 +191,7 @@ fn the_examples_in_the_comments_of_the_reference_load() {
         text.push('\n');
     }
     let config = load(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    assert_eq!(examples, 15);
+    assert_eq!(examples, 16);
     let http = lane(&config, "http");
     assert_eq!(http.throttle.as_ref().unwrap().max_requests, 100);
     assert_eq!(http.breaker.as_ref().unwrap().0.failures, 5);

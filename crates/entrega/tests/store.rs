@@ -6,7 +6,8 @@
 //!   `passing`: jobs that go past an open breaker
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
-//!   `endpoints`: where webhooks go; `answering`: answers that are given again
+//!   `endpoints`: where webhooks go; `answering`: answers that are given again;
+//!   `gating`: gates without a queue, and requests that happen once
 //! - `differential`: the lane machine and Redis, side by side
 //! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
 //!   stopped, broken and copied
@@ -28,6 +29,7 @@ mod store {
     mod endpoints;
     mod explaining;
     mod fixture;
+    mod gating;
     mod listing;
     mod mail;
     mod passing;

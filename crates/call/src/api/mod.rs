@@ -151,10 +151,18 @@ impl ApiClient {
         chance: Chance,
         observer: Option<Arc<dyn Observer>>,
     ) -> Result<ApiClient, ApiClientError> {
-        config.client.filter.check_url(&config.base_url.to_uri()).map_err(ApiClientError::BaseUrl)?;
         let client = Client::new(config.client.clone())?;
         let gates = gates(&config, &clock);
-        let retrier = Retrier { clock, chance, gates, observer };
+        ApiClient::over(client, config, Retrier { clock, chance, gates, observer })
+    }
+
+    /// Makes a client over connections and gates that are there. The throttle, breaker and budget of `config` are not
+    /// looked at: those of `retrier` hold.
+    ///
+    /// # Errors
+    /// [`ApiClientError::BaseUrl`] when the base URL may not be called.
+    pub fn over(client: Client, config: ApiConfig, retrier: Retrier) -> Result<ApiClient, ApiClientError> {
+        config.client.filter.check_url(&config.base_url.to_uri()).map_err(ApiClientError::BaseUrl)?;
         Ok(ApiClient { shared: Arc::new(Shared { config, client, retrier }) })
     }
 

@@ -160,6 +160,12 @@ impl<'a> ApiRequest<'a> {
         self.sole_header(&CONTENT_TYPE, content_type)
     }
 
+    /// A body whose type, if it has one, is among the headers.
+    pub fn content(mut self, body: Bytes) -> ApiRequest<'a> {
+        self.body = body;
+        self
+    }
+
     /// A value as JSON.
     ///
     /// # Errors

@@ -4,13 +4,15 @@
 
 mod breaker;
 mod budget;
+mod shared;
 mod throttle;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use breaker::{BreakerGate, BreakerOpen, Passage};
 pub use budget::BudgetGate;
+pub use shared::{Later, SharedGate, SharedTurns, Turn};
 pub use throttle::{ThrottleGate, ThrottleWait};
 
 /// What happens to a call that waited too long for its turn.
@@ -38,6 +40,8 @@ pub struct Gates {
     pub breaker_wait_max: Duration,
     /// Limits retries. First attempts are never held back by it.
     pub budget: Option<BudgetGate>,
+    /// Limits that hold over several processes; asked last.
+    pub shared: Option<Arc<SharedTurns>>,
 }
 
 impl Default for Gates {
@@ -50,6 +54,7 @@ impl Default for Gates {
             breaker: None,
             breaker_wait_max: Duration::from_secs(1),
             budget: None,
+            shared: None,
         }
     }
 }

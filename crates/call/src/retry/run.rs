@@ -16,7 +16,7 @@ use super::log::{self, EndedWith, Subject};
 use super::observe::{AttemptEnded, GivenUp, Observer, ThrottleWaited, Waiting};
 use super::operation::{AttemptContext, Operation};
 use super::{Retrier, RetryPolicy};
-use crate::gate::{OnThrottleTimeout, Passage, ThrottleWait};
+use crate::gate::{OnThrottleTimeout, Passage, SharedTurns, ThrottleWait};
 
 pub(super) struct Run<'a, C> {
     world: &'a Retrier,
@@ -67,9 +67,13 @@ impl<'a, C> Run<'a, C> {
                 Ok(passage) => passage,
                 Err(stopped) => return self.give_up(last, stopped),
             };
+            let started = self.world.clock.now();
             let ended = self.attempt_once(&mut attempt).await;
             if let Some(passage) = passage {
                 passage.settle(ended.lesson);
+            }
+            if let Some(shared) = &self.world.gates.shared {
+                shared.learn(ended.lesson, self.world.clock.now().since(started)).await;
             }
             let after = match ended.judgement {
                 Judgement::Success => return self.end(ended, None),
@@ -106,6 +110,9 @@ impl<'a, C> Run<'a, C> {
                 throttle.start_anyway();
             }
         }
+        if let Some(shared) = &gates.shared {
+            self.take_shared_turn(shared).await?;
+        }
         match &gates.breaker {
             Some(breaker) => {
                 let left = self.deadline.since(self.world.clock.now());
@@ -114,6 +121,23 @@ impl<'a, C> Run<'a, C> {
             }
             None => Ok(None),
         }
+    }
+
+    /// Passes the gate that other processes pass as well.
+    async fn take_shared_turn(&self, shared: &SharedTurns) -> Result<(), Stopped> {
+        let gates = &self.world.gates;
+        let left = self.deadline.since(self.world.clock.now());
+        let waited = shared.wait(gates.throttle_wait_max.min(left), gates.breaker_wait_max).await;
+        let (took, timed_out) = match waited.map_err(|_| Stopped::BreakerOpen)? {
+            ThrottleWait::Waited { took } => (took, false),
+            ThrottleWait::TimedOut { took } => (took, true),
+        };
+        self.observe(|it| it.throttle_waited(ThrottleWaited { operation: &self.operation.name, took, timed_out }));
+        if timed_out {
+            self.throttle_timed_out(took)?;
+            shared.start_anyway().await;
+        }
+        Ok(())
     }
 
     fn throttle_timed_out(&self, took: Duration) -> Result<(), Stopped> {

@@ -76,7 +76,7 @@ pub struct Hold {
 
 /// How a job leaves, if it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub enum Way {
     /// Through the gate, which counts it.
     Through,
     /// Past it: the destination is down and is not going to be called.
@@ -96,7 +96,7 @@ impl Way {
 
 /// Throttle, cadence, breaker and a pause the destination asked for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gate {
+pub struct Gate {
     throttle: Option<Throttle>,
     /// The tenant's own, beside the lane's.
     own_throttle: Option<Throttle>,
@@ -109,7 +109,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// The gate that `policy` puts at `scope`; `None` where nothing can ever be held.
-    pub(super) fn new(policy: &LanePolicy, scope: Scope) -> Option<Gate> {
+    pub fn new(policy: &LanePolicy, scope: Scope) -> Option<Gate> {
         let throttle = policy.throttle.as_ref().filter(|throttle| throttle.scope == scope);
         let throttle = throttle.map(|throttle| Throttle::new(throttle.max_requests, throttle.per));
         let breaker = policy.breaker.as_ref().filter(|(_, breaker_scope)| *breaker_scope == scope);
@@ -143,7 +143,7 @@ impl Gate {
     }
 
     /// How a job may leave at `now` with `running` others under way that came through here.
-    pub(super) fn way(&self, now: Time, running: u32) -> Way {
+    pub fn way(&self, now: Time, running: u32) -> Way {
         let until = |gate, time: Time| (now < time).then_some(Hold { gate, until: Some(time) });
         let breaker = || match self.breaker.as_ref()?.pass(now, running) {
             Pass::Free => None,
@@ -162,7 +162,7 @@ impl Gate {
     }
 
     /// Records the start of a job.
-    pub(super) fn start(&mut self, now: Time, id: JobId) {
+    pub fn start(&mut self, now: Time, id: JobId) {
         self.last = Some(id);
         self.throttles_mut().for_each(|throttle| throttle.start(now));
         if let Some(cadence) = &mut self.cadence {
@@ -174,7 +174,7 @@ impl Gate {
     }
 
     /// Learns from the outcome of a job.
-    pub(super) fn learn(&mut self, now: Time, id: JobId, lesson: Lesson, took: Duration) {
+    pub fn learn(&mut self, now: Time, id: JobId, lesson: Lesson, took: Duration) {
         match lesson {
             Lesson::Apart => {}
             Lesson::Unused => self.give_back(now, id),
@@ -239,7 +239,8 @@ impl Gate {
         self.own_throttle.as_mut()
     }
 
-    pub(super) fn assume_spent(&mut self, now: Time) {
+    /// Counts as used up at `now`: nobody remembers the last starts.
+    pub fn assume_spent(&mut self, now: Time) {
         self.throttles_mut().for_each(|throttle| throttle.assume_spent(now));
         if let Some(cadence) = &mut self.cadence {
             cadence.assume_spent(now);

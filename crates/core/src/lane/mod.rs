@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::explain::{Explanation, LaneSizes, TenantFigures};
-pub use self::gate::{GateKind, Hold};
+pub use self::gate::{Gate, GateKind, Hold, Way};
 pub use self::starts::Starts;
 
 use self::delays::Delays;
-use self::gate::{Gate, Way};
 use self::slab::{ARRIVALS, Entry, List, NONE, Place, Slab, Slot};
 use self::turns::Turns;
 use crate::id::JobId;

@@ -172,6 +172,7 @@ fn csv_cells(dead: &DeadLetter) -> [String; 10] {
         Payload::Opaque(_) => String::new(),
         Payload::Email(email) => email.recipients().join(" "),
         Payload::Event(event) | Payload::Webhook(event) => event.event_type.clone(),
+        Payload::Connector(call) => format!("{} {}: {}", call.method, call.connector, call.relative_url),
         Payload::Proxy(call) => {
             call.params.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
         }

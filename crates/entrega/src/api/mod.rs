@@ -5,12 +5,13 @@
 //! # Layout
 //! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
 //!   `mask`: what is not shown
-//! - `jobs`, `submit`, `proxy`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
+//! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
 //!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
 mod body;
+mod connectors;
 mod deliveries;
 mod dlq;
 mod emails;
@@ -29,6 +30,7 @@ mod problem;
 mod proxy;
 mod query;
 mod replays;
+mod requests;
 mod schema;
 mod server;
 mod ses;
@@ -127,6 +129,9 @@ fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}/explain", get(jobs::explain))
         .route("/proxy/{route}", get(proxy::ask_openly))
         .route("/v1/proxy/{route}", post(proxy::ask_with_key))
+        .route("/v1/connectors", get(connectors::list))
+        .route("/v1/connectors/{id}", put(connectors::set).get(connectors::show).delete(connectors::remove))
+        .route("/v1/connectors/{id}/requests", post(requests::send))
         .route("/v1/email/send", post(emails::send))
         .route("/v1/emails", get(emails::list))
         .route("/v1/emails/{id}", get(emails::show))

@@ -10,8 +10,8 @@ use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
 use super::{
-    deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays, schema, ses, submit,
-    suppressions, tenants,
+    connectors, deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays,
+    requests, schema, ses, submit, suppressions, tenants,
 };
 
 #[derive(OpenApi)]
@@ -22,7 +22,9 @@ use super::{
                        problem documents; lists are paged with `cursor` and `nextCursor`."
     ),
     paths(
-        submit::submit, proxy::ask_openly, proxy::ask_with_key, jobs::list, jobs::show, jobs::cancel, jobs::unblock, jobs::explain,
+        submit::submit, proxy::ask_openly, proxy::ask_with_key,
+        connectors::set, connectors::list, connectors::show, connectors::remove, requests::send,
+        jobs::list, jobs::show, jobs::cancel, jobs::unblock, jobs::explain,
         emails::send, emails::list, emails::show,
         suppressions::list, suppressions::add, suppressions::remove, ses::hear,
         lanes::list, lanes::pause, lanes::resume,

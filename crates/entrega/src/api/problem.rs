@@ -4,11 +4,13 @@
 
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use entrega_core::outcome::FaultKind;
 use entrega_core::time::format_duration;
 use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::connector::{ConnectorError, Failed};
 use crate::endpoint::ENDPOINTS_MAX;
 use crate::intake::{NotAsked, Refusal};
 use crate::proxy::BadQuestion;
@@ -84,6 +86,14 @@ pub(super) enum ApiError {
          disabled, with its url and without a secret"
     )]
     ConfiguredEndpoint,
+    #[error("this connector is from the configuration: change it there and start again")]
+    ConfiguredConnector,
+    #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
+    BeingMade { for_another: std::time::Duration },
+    #[error(transparent)]
+    Unanswered(Failed),
+    #[error("this node is shutting down; send the request again")]
+    ShuttingDown,
     #[error("this tenant has {ENDPOINTS_MAX} endpoints; remove one, or let several event types share one")]
     TooManyEndpoints,
     #[error("this endpoint is being changed by many at once; try again")]
@@ -117,6 +127,8 @@ impl From<PutEndpointError> for ApiError {
     }
 }
 
+/// When to look again for the answer to a request that is being made: it usually comes much sooner than it must.
+const BEING_MADE_LOOK_MAX: u64 = 5;
 /// When to try again with a store that is gone or full: it comes back by itself.
 const STORE_RETRY_AFTER_SECONDS: u64 = 2;
 
@@ -135,6 +147,14 @@ const GONE: Kind = (StatusCode::GONE, "urn:entrega:problem:gone", "Not kept any 
 const BAD_PARAMETER: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:parameter", "A parameter is wrong");
 const NO_UPSTREAM: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-upstream", "The route has no upstream yet");
+const BEING_MADE: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:being-made", "The request is being made");
+const STOPPING: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopping", "The node is stopping");
+const NO_ANSWER: Kind = (StatusCode::BAD_GATEWAY, "urn:entrega:problem:no-answer", "The API gave no answer");
+const TOOK_TOO_LONG: Kind = (StatusCode::GATEWAY_TIMEOUT, "urn:entrega:problem:no-answer-in-time", "It took too long");
+const NOT_CALLED: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:not-called", "The API is not called for now");
+const UNUSABLE: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:unusable", "The connector cannot be used");
 const METHOD: Kind = (StatusCode::METHOD_NOT_ALLOWED, "urn:entrega:problem:method", "Method not allowed");
 const CONFLICT: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:conflict", "Not in a state for this");
 const KEY_REUSED: Kind =
@@ -187,6 +207,10 @@ impl ApiError {
             ApiError::NotAsked(NotAsked::NoUpstream { .. }) => NO_UPSTREAM,
             ApiError::NotAsked(NotAsked::Bad(_)) => BAD_PARAMETER,
             ApiError::NotAsked(NotAsked::Refused(_)) => INTERNAL,
+            ApiError::ConfiguredConnector => CONFLICT,
+            ApiError::BeingMade { .. } => BEING_MADE,
+            ApiError::ShuttingDown => STOPPING,
+            ApiError::Unanswered(failed) => unanswered_kind(failed),
             ApiError::MethodNotAllowed => METHOD,
             ApiError::NoTransport => NO_TRANSPORT,
             // What could not be fetched may be there when SNS tries again.
@@ -218,7 +242,13 @@ impl ApiError {
     /// The document.
     pub(super) fn problem(&self) -> Problem {
         let (status, kind, title) = self.kind();
-        if status.is_server_error() && !matches!(self, ApiError::Refused(Refusal::Full { .. })) {
+        let is_expected = matches!(
+            self,
+            ApiError::Refused(Refusal::Full { .. })
+                | ApiError::Unanswered(Failed::NoAnswer { .. })
+                | ApiError::ShuttingDown
+        );
+        if status.is_server_error() && !is_expected {
             tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
         }
         Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors() }
@@ -237,6 +267,36 @@ impl From<NotAsked> for ApiError {
 impl From<BadQuestion> for ApiError {
     fn from(bad: BadQuestion) -> ApiError {
         ApiError::NotAsked(NotAsked::Bad(bad))
+    }
+}
+
+fn unanswered_kind(failed: &Failed) -> Kind {
+    match failed {
+        Failed::Connector(ConnectorError::Unknown { .. }) => NOT_FOUND,
+        Failed::Connector(_) => UNUSABLE,
+        Failed::Unfit { .. } => VALIDATION,
+        Failed::NoAnswer { kind: FaultKind::BreakerOpen | FaultKind::Throttled, .. } => NOT_CALLED,
+        Failed::NoAnswer { kind: FaultKind::Timeout, .. } => TOOK_TOO_LONG,
+        Failed::NoAnswer { .. } => NO_ANSWER,
+    }
+}
+
+impl From<Failed> for ApiError {
+    fn from(failed: Failed) -> ApiError {
+        match failed {
+            Failed::Unfit { field, reason } => ApiError::invalid(field, reason),
+            Failed::Connector(error) => error.into(),
+            other => ApiError::Unanswered(other),
+        }
+    }
+}
+
+impl From<ConnectorError> for ApiError {
+    fn from(error: ConnectorError) -> ApiError {
+        match error {
+            ConnectorError::Unknown { .. } => ApiError::NotFound { what: "connector" },
+            other => ApiError::Unanswered(Failed::Connector(other)),
+        }
     }
 }
 
@@ -269,7 +329,10 @@ impl IntoResponse for ApiError {
             ApiError::Refused(Refusal::Full { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
             }
-            _ if [UNREACHABLE, MEMORY_FULL].contains(&self.kind()) => {
+            ApiError::BeingMade { for_another } => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(for_another.as_secs().clamp(1, BEING_MADE_LOOK_MAX)));
+            }
+            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING].contains(&self.kind()) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER_SECONDS));
             }
             _ => {}

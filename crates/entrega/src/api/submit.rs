@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use entrega_call::TraceParent;
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
@@ -33,6 +34,7 @@ use crate::intake::{self, NewJob, OnceKey, Refusal};
 /// Jobs in one array.
 const JOBS_MAX: usize = 1000;
 const JSON: &str = "application/json";
+const TRACEPARENT: &str = "traceparent";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -110,12 +112,18 @@ impl<'de> Deserialize<'de> for Headers {
 
 impl JobWish {
     /// Whom it is for, and what it is.
-    fn into_job(self, api: &Api, who: &Principal) -> Result<(TenantName, NewJob), ApiError> {
+    fn into_job(self, api: &Api, who: &Principal, trace: Option<&str>) -> Result<(TenantName, NewJob), ApiError> {
         let tenant = who.acts_for(self.tenant)?;
+        let mut request = self.request.0.into_request()?;
+        // The trace that the caller is in goes on, unless the request says otherwise.
+        let has_trace = request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT));
+        if let Some(trace) = trace.filter(|trace| !has_trace && trace.parse::<TraceParent>().is_ok()) {
+            request.headers.push((TRACEPARENT.to_owned(), trace.to_owned()));
+        }
         let job = NewJob {
             lane: self.lane.unwrap_or_else(|| api.default_lane.clone()),
             priority: self.priority.unwrap_or_default(),
-            payload: Payload::Http(self.request.0.into_request()?),
+            payload: Payload::Http(request),
             labels: self.labels.unwrap_or_default(),
             ttl: self.ttl_ms.map(Duration::from_millis),
             delay: Duration::from_millis(self.delay_ms.unwrap_or(0)),
@@ -199,9 +207,10 @@ pub(super) async fn submit(
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
     let once = once_key(&headers, &json)?;
+    let trace = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
     let (mut response, is_repeat) = match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'[') => submit_many(&api, &who, &json, once).await?,
-        _ => submit_one(&api, &who, &json, once).await?,
+        Some(b'[') => submit_many(&api, &who, &json, once, trace).await?,
+        _ => submit_one(&api, &who, &json, once, trace).await?,
     };
     if is_repeat {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -221,8 +230,9 @@ async fn submit_one(
     who: &Principal,
     json: &[u8],
     once: Option<OnceKey>,
+    trace: Option<&str>,
 ) -> Result<(Response, bool), ApiError> {
-    let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who)?;
+    let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who, trace)?;
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once.into_iter().collect())]).await;
     let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
     let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
@@ -237,6 +247,7 @@ async fn submit_many(
     who: &Principal,
     json: &[u8],
     once: Option<OnceKey>,
+    trace: Option<&str>,
 ) -> Result<(Response, bool), ApiError> {
     let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
     if !(1..=JOBS_MAX).contains(&wishes.len()) {
@@ -246,7 +257,7 @@ async fn submit_many(
     let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<OnceJob>)> = BTreeMap::new();
     for (index, wish) in wishes.into_iter().enumerate() {
         let wish = body::parse::<Object<JobWish>>(wish.get().as_bytes());
-        let job = wish.and_then(|Object(wish)| wish.into_job(api, who));
+        let job = wish.and_then(|Object(wish)| wish.into_job(api, who, trace));
         match job {
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();

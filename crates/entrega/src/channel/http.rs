@@ -18,6 +18,7 @@ use crate::store::ClaimedJob;
 
 pub(super) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
 
 /// Plain HTTP calls.
@@ -97,11 +98,22 @@ fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
         headers.insert(IDEMPOTENCY_KEY.clone(), key.unwrap_or_else(|| id.clone()));
     }
     headers.insert(REQUEST_ID.clone(), id);
+    if !headers.contains_key(&TRACEPARENT) {
+        headers.insert(TRACEPARENT.clone(), value(&trace_of(claimed))?);
+    }
     // Some servers refuse a POST that does not say that it has no body.
     if wanted.body.0.is_empty() && may_have_body {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     Ok(request)
+}
+
+/// The trace of a job that came without one: it follows from its id, so that every attempt is of the same trace, and what is
+/// logged under the id is found by it.
+fn trace_of(claimed: &ClaimedJob) -> String {
+    let id = u128::from_be_bytes(*claimed.job.id.as_bytes());
+    // Neither part may be nought; the moment in an id is not, and an attempt has a number.
+    format!("00-{id:032x}-{:016x}-01", (id as u64) << 8 | u64::from(claimed.attempt.max(1)))
 }
 
 /// The caller's own, repeats included.

@@ -2,6 +2,7 @@
 //! Invariant: an attempt ends by its deadline with an outcome; it never decides what that means.
 //! Never: retries, stores, or knows lanes.
 
+pub mod connector;
 pub mod email;
 pub mod event;
 pub mod http;

@@ -18,12 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::target::Target;
 use super::*;
 use crate::api::{ApiState, ServerLimits, hash_key};
-use crate::chance::Chance;
 use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::engine::{Engine, Mail};
-use crate::metrics::Metrics;
+use crate::engine::Engine;
 use crate::store::ClaimedJob;
 use crate::store::local::{HeapDisk, LocalStore};
 
@@ -68,25 +66,14 @@ impl World {
     async fn start() -> World {
         let options = Options { dev: true, store: Some("memory".into()), ..Options::default() };
         let mut config = Config::load(ConfigSources { options, ..ConfigSources::default() }).unwrap();
-        config.lanes.retain(|_, policy| policy.channel != crate::proxy::PROXY_CHANNEL);
+        config.lanes.retain(|_, policy| !["proxy", "connector"].contains(&policy.channel.as_str()));
         let mended = Arc::new(AtomicBool::new(false));
         let channel: Arc<dyn Channel> = Arc::new(Destination(mended.clone()));
         let clock = Clock::system();
         let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), config.local_store()).unwrap();
         let channels = ["http", "email", "event", "webhook"].map(|name| (name.to_owned(), channel.clone()));
-        let engine = Arc::new(Engine {
-            mail: Mail::default(),
-            routes: Default::default(),
-            retention: Duration::from_hours(24),
-            seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
-            store: Arc::new(store),
-            metrics: Metrics::new(config.lanes.keys()),
-            channels: HashMap::from(channels),
-            chance: Chance::from_seed(7),
-            clock,
-            filter: config.filter(),
-            lanes: config.lanes,
-        });
+        let (channels, filter) = (HashMap::from(channels), config.filter());
+        let engine = Arc::new(Engine { channels, filter, ..Engine::over(Arc::new(store), clock, config.lanes) });
         let shutdown = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

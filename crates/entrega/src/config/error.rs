@@ -161,6 +161,14 @@ pub enum ConfigError {
         /// Its channel.
         channel: String,
     },
+    /// A connector whose lane leads elsewhere.
+    #[error("[lanes.\"{lane}\"]: channel = \"{channel}\": the lane of a connector has channel = \"connector\"")]
+    NotAConnectorLane {
+        /// Which lane.
+        lane: LaneName,
+        /// Its channel.
+        channel: String,
+    },
     /// A lane that nothing leads to.
     #[error("[lanes.\"{lane}\"]: channel = \"proxy\" is for the lanes of routes: [proxy.x] has the lane \"proxy:x\"")]
     LaneWithoutRoute {

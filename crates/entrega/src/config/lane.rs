@@ -17,8 +17,14 @@ use super::error::ConfigError;
 use super::layer::{RETRY_DOUBLING, RETRY_LISTED};
 use super::section::{Given, Section};
 
-pub(super) const CHANNELS: [(&str, &str); 5] =
-    [("http", "http"), ("email", "email"), ("event", "event"), ("webhook", "webhook"), ("proxy", "proxy")];
+pub(super) const CHANNELS: [(&str, &str); 6] = [
+    ("http", "http"),
+    ("email", "email"),
+    ("event", "event"),
+    ("webhook", "webhook"),
+    ("proxy", "proxy"),
+    ("connector", "connector"),
+];
 pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
 pub(super) const WHEN_OPEN: [(&str, WhenOpen); 2] =
     [(WhenOpen::Hold.as_str(), WhenOpen::Hold), (WhenOpen::Pass.as_str(), WhenOpen::Pass)];
@@ -102,6 +108,7 @@ fn base_of(channel: &str) -> LanePolicy {
         "event" => LanePolicy::events(),
         "webhook" => LanePolicy::webhook(),
         "proxy" => LanePolicy::proxy(),
+        "connector" => LanePolicy::connector(),
         _ => LanePolicy::http(),
     }
 }
@@ -225,7 +232,7 @@ fn read_dead_letters(mut dead: Section<'_>) -> Result<DeadLetterPolicy, ConfigEr
     Ok(policy)
 }
 
-fn read_rules(given: Given<'_>) -> Result<Vec<Rule>, ConfigError> {
+pub(super) fn read_rules(given: Given<'_>) -> Result<Vec<Rule>, ConfigError> {
     given.list()?.into_iter().map(|rule| read_rule(rule.section()?)).collect()
 }
 

@@ -6,10 +6,12 @@
 //! - `defaults.toml`: every key with its default, built in; also the reference
 //! - `source`: the places; `layer`: merged into one table
 //! - `section`: reading a table, refusing what is unknown or does not fit
-//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go; `proxy`: routes to upstreams
+//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go; `proxy`: routes to upstreams;
+//!   `connectors`: third-party APIs
 //! - `print`: the way back to text
 //! - `error`: what can be wrong
 
+mod connectors;
 mod endpoints;
 mod error;
 mod lane;
@@ -41,6 +43,7 @@ pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
 use crate::chance::secret_bytes;
+use crate::connector::Connector;
 use crate::proxy::Routes;
 use crate::seal::{self, SECRET_KEY_VARIABLE, Seal, SealError};
 use crate::sns::SnsConfig;
@@ -189,6 +192,8 @@ pub struct Config {
     pub endpoints: Vec<EndpointConfig>,
     /// The proxy routes, by lane.
     pub routes: Routes,
+    /// Third-party APIs.
+    pub connectors: Vec<Connector>,
     /// The operator's key, where the environment sets it.
     pub admin_key: Option<Secret>,
     /// The key that secrets are sealed with, where the environment sets it.
@@ -216,6 +221,7 @@ impl Config {
             lanes: read_lanes(root.get_default("lanes")?.section()?)?,
             endpoints: Vec::new(),
             routes: Routes::new(),
+            connectors: Vec::new(),
             admin_key: read_admin_key(&sources.env)?,
             secret_key: read_secret_key(&sources.env)?,
         };
@@ -227,6 +233,8 @@ impl Config {
         config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &around)?;
         config.routes = proxy::read(root.get_default("proxy")?.section()?, &config.filter())?;
         proxy::match_lanes(&config.routes, &mut config.lanes)?;
+        config.connectors = connectors::read(root.get_default("connectors")?.section()?, &config.filter())?;
+        connectors::match_lanes(&config.connectors, &mut config.lanes)?;
         root.finish()?;
         config.check_listen(layers.origin("server.listen"))?;
         Ok(config)

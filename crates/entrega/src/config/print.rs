@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
 
-use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, lane, proxy};
+use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, connectors, lane, proxy};
+use crate::connector::Connector;
 use crate::seal::SECRET_KEY_VARIABLE;
 use crate::store::redis;
 
@@ -50,6 +51,7 @@ impl Config {
             ("lanes".to_owned(), Value::Table(lanes.collect())),
             ("tenants".to_owned(), Value::Table(self.tenants_table())),
             ("proxy".to_owned(), Value::Table(self.proxy_table())),
+            ("connectors".to_owned(), Value::Table(self.connectors_table())),
         ]);
         let mut secrets = String::new();
         for (name, key) in [(ADMIN_KEY_VARIABLE, &self.admin_key), (SECRET_KEY_VARIABLE, &self.secret_key)] {
@@ -58,6 +60,11 @@ impl Config {
             }
         }
         format!("{secrets}{table}")
+    }
+
+    fn connectors_table(&self) -> Table {
+        let table = |connector: &Connector| Value::Table(connectors::table(connector));
+        self.connectors.iter().map(|connector| (connector.id.clone(), table(connector))).collect()
     }
 
     fn proxy_table(&self) -> Table {
@@ -253,7 +260,7 @@ fn fairness(fairness: &Fairness) -> Value {
     ])
 }
 
-fn rule(rule: &Rule) -> Value {
+pub(super) fn rule(rule: &Rule) -> Value {
     let mut table = table([("verdict", word(&lane::VERDICTS, rule.verdict))]);
     let mut set = |key: &str, value: Value| table.insert(key.into(), value);
     if !rule.status.is_empty() {

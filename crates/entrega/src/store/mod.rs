@@ -3,13 +3,14 @@
 //! Never: lets a type of its backend out; the rest of the program cannot tell the stores apart.
 //!
 //! # Layout
-//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`MailRegistry`], [`AnswerCache`]: the verbs;
-//!   [`Store`] is all of them
-//! - `view`, `endpoint`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
+//!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
+//! - `view`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
 //! - `redis`: any number of processes share it
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
+mod connector;
 mod endpoint;
 mod export;
 pub mod local;
@@ -29,16 +30,41 @@ use entrega_core::id::JobId;
 use entrega_core::job::Job;
 use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
 use tokio::sync::Notify;
 
+pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 use self::view::Held;
 pub use self::view::*;
 
 /// Everything a store does.
-pub trait Store: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry + AnswerCache {}
-impl<S: JobStore + DeadLetterStore + Registry + EndpointRegistry + MailRegistry + AnswerCache> Store for S {}
+pub trait Store:
+    JobStore
+    + DeadLetterStore
+    + Registry
+    + EndpointRegistry
+    + ConnectorRegistry
+    + MailRegistry
+    + AnswerCache
+    + GateKeeper
+    + RequestLog
+{
+}
+impl<S> Store for S where
+    S: JobStore
+        + DeadLetterStore
+        + Registry
+        + EndpointRegistry
+        + ConnectorRegistry
+        + MailRegistry
+        + AnswerCache
+        + GateKeeper
+        + RequestLog
+{
+}
 
 /// The way of a job.
 #[async_trait]
@@ -211,6 +237,41 @@ pub trait AnswerCache: Send + Sync + 'static {
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError>;
     /// Ends a call that this caller began.
     async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError>;
+}
+
+/// Third-party APIs. Every call asks, so what is read is read from memory.
+#[async_trait]
+pub trait ConnectorRegistry: Send + Sync + 'static {
+    /// Keeps a connector, in the place of the one with its name.
+    async fn put_connector(&self, connector: StoredConnector) -> Result<(), StoreError>;
+    /// Forgets a connector; whether there was one.
+    async fn remove_connector(&self, id: &str) -> Result<bool, StoreError>;
+    /// One connector.
+    fn connector(&self, id: &str) -> Option<Arc<StoredConnector>>;
+    /// All connectors, by name.
+    fn connectors(&self) -> Vec<Arc<StoredConnector>>;
+}
+
+/// Gates before destinations that are called without a queue: the throttle and the breaker of a policy, over whoever
+/// shares the store.
+#[async_trait]
+pub trait GateKeeper: Send + Sync + 'static {
+    /// Asks for a start, and counts it if it may be.
+    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError>;
+    /// Counts a start that did not ask.
+    async fn pass_anyway(&self, gate: &GateName) -> Result<(), StoreError>;
+    /// Tells what came of a call.
+    async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError>;
+}
+
+/// Requests that must happen once, with what they were answered.
+#[async_trait]
+pub trait RequestLog: Send + Sync + 'static {
+    /// Begins a request, durably, unless it was made before or is being made.
+    async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError>;
+    /// Keeps what a request was answered, until it is forgotten; with nothing, it may be made again at once.
+    async fn end_request(&self, tenant: &TenantName, request: &Once, answer: Option<Vec<u8>>)
+    -> Result<(), StoreError>;
 }
 
 /// A verb that could not be carried out.

@@ -108,6 +108,11 @@ pub(super) fn destination(job: &Job) -> Option<String> {
         Payload::Email(email) => Some(to_whom(email)),
         Payload::Event(event) | Payload::Webhook(event) => Some(event.event_type.clone()),
         Payload::Proxy(call) => Some(asked(call)),
+        Payload::Connector(call) => {
+            // What follows the question mark may be somebody's own.
+            let path = call.relative_url.split('?').next().unwrap_or_default();
+            Some(format!("{} {}: {path}", call.method, call.connector))
+        }
     }
 }
 
@@ -201,6 +206,7 @@ pub(super) fn carried_bytes(job: &Job) -> usize {
         Payload::Email(email) => email.bytes(),
         Payload::Event(event) | Payload::Webhook(event) => event.body.0.len(),
         Payload::Proxy(call) => call.params.iter().map(|(name, value)| name.len() + value.len()).sum(),
+        Payload::Connector(call) => call.relative_url.len() + call.body.0.len(),
     }
 }
 

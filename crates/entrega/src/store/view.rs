@@ -466,3 +466,34 @@ pub struct ReplayRun {
     /// The last entry looked at.
     pub cursor: Option<DeadLetterCursor>,
 }
+
+/// A gate that is not a lane's: its name, and the policy whose throttle and breaker it keeps.
+#[derive(Clone, Debug)]
+pub struct GateName {
+    /// Its name; gates with one name are one gate.
+    pub name: LaneName,
+    /// Its policy.
+    pub policy: Arc<LanePolicy>,
+}
+
+/// Whether a call may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passing {
+    /// It may, and it counts.
+    Through,
+    /// Not now: which gate, and for how long, where that is known.
+    Held(lane::GateKind, Option<Duration>),
+}
+
+/// What is known of a request that must happen once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Nothing; it is the caller's to make, and others wait.
+    New,
+    /// Somebody makes it, until this moment at the latest.
+    Running(Time),
+    /// It was made, and this was answered.
+    Ended(Vec<u8>),
+    /// Its key was used for another request.
+    OtherRequest,
+}

@@ -94,7 +94,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use entrega_call::AddressFilter;
     use entrega_core::id::JobId;
     use entrega_core::job::{Body, Job, Payload, Priority};
     use entrega_core::name::{LaneName, TenantName};
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
     use crate::chance::Chance;
     use crate::clock::Clock;
-    use crate::metrics::Metrics;
+
     use crate::store::local::{Batch, Disk, DiskError, HeapDisk, Key, LocalOptions, LocalStore, Order, Table, Visit};
 
     const START: Time = Time::from_millis(1_000_000);
@@ -194,19 +193,8 @@ mod tests {
         let lanes: BTreeMap<_, _> = ["http", "mail"].map(|name| (lane(name), Arc::new(LanePolicy::http()))).into();
         let retention = Duration::from_hours(1);
         let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
-        Engine {
-            mail: crate::engine::Mail::default(),
-            routes: Arc::default(),
-            retention,
-            seal: Arc::new(crate::seal::Seal::from_key([7; 32])),
-            store: Arc::new(LocalStore::open(Box::new(disk), clock.clone(), options).unwrap()),
-            clock: clock.clone(),
-            chance: Chance::from_seed(7),
-            metrics: Metrics::new(lanes.keys()),
-            filter: AddressFilter::default(),
-            channels: HashMap::new(),
-            lanes,
-        }
+        let store = LocalStore::open(Box::new(disk), clock.clone(), options).unwrap();
+        Engine { chance: Chance::from_seed(7), ..Engine::over(Arc::new(store), clock.clone(), lanes) }
     }
 
     fn heap(entries: &[DeadLetter]) -> HeapDisk {

@@ -76,6 +76,9 @@ impl Operation {
                 json!({"url": "https://example.com/hooks", "secret": "a-secret-of-their-own"})
             }
             "POST /v1/tenants/{tenant}/endpoints/{name}/discard" => json!({"reason": "they left"}),
+            "PUT /v1/connectors/{id}" => json!({"baseUrl": "https://api.example.com"}),
+            // It leads out of the base URL, so that nobody is called.
+            "POST /v1/connectors/{id}/requests" => json!({"relativeURL": "../x"}),
             "POST /v1/proxy/{route}" => json!({"cpf": "529.982.247-25"}),
             "POST /v1/keys" => json!({"tenant": "t", "scopes": ["read"]}),
             name => panic!("say what a good body of {name} is"),
@@ -89,6 +92,7 @@ impl Operation {
             "POST /v1/jobs/{id}/unblock" => 409..=409,
             // Nobody listens to SNS here, and what is not signed is not believed.
             "POST /v1/ses/notifications" => 403..=403,
+            "POST /v1/connectors/{id}/requests" => 422..=422,
             // Its parameters are the route's own, so that the document cannot say which it needs.
             "GET /proxy/{route}" => 400..=400,
             _ => 200..=299,
@@ -117,6 +121,7 @@ struct Things {
     replay: String,
     key: String,
     mail: String,
+    connector: String,
 }
 
 /// An address that their tenant does not write to.
@@ -137,7 +142,10 @@ impl Things {
         let endpoint = format!("/v1/tenants/{tenant}/endpoints/{ENDPOINT}");
         world.call("PUT", &endpoint, ADMIN, json!({"url": "https://example.com/hooks"})).await.expect(201);
         let (replay, key) = (text(&replay["replayId"]), text(&key["id"]));
-        Things { tenant: tenant.into(), address: SUPPRESSED.into(), job, dead, replay, key, mail }
+        let connector = format!("erp-{tenant}");
+        let wish = json!({"baseUrl": "https://api.example.com", "tenant": tenant});
+        world.call("PUT", &format!("/v1/connectors/{connector}"), ADMIN, wish).await.expect(201);
+        Things { tenant: tenant.into(), address: SUPPRESSED.into(), job, dead, replay, key, mail, connector }
     }
 
     /// What stands for a parameter of this path.
@@ -151,6 +159,7 @@ impl Things {
             ("tenants", "tenant") => &self.tenant,
             ("tenants", "name") => ENDPOINT,
             ("suppressions", "address") => &self.address,
+            ("connectors", "id") => &self.connector,
             ("lanes", "lane") => "http",
             (_, "route") => "score",
             _ => panic!("say what {{{parameter}}} of {path} is"),
@@ -251,6 +260,7 @@ async fn what_belongs_to_another_tenant_answers_like_what_does_not_exist() {
         replay: id("replay"),
         key: id("key"),
         mail: id("out").replace("V84N", "V8N4"),
+        connector: "nobody".into(),
     };
     let garbage = Things {
         tenant: "%00".into(),
@@ -260,6 +270,7 @@ async fn what_belongs_to_another_tenant_answers_like_what_does_not_exist() {
         replay: "y".into(),
         key: "z".into(),
         mail: "m".into(),
+        connector: "%00".into(),
     };
     let theirs = world.key("theirs", &["send", "read"]).await;
     let theirs = theirs.as_str();

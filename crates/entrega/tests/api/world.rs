@@ -1,6 +1,6 @@
 //! A server with an engine of its own, and a client for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,9 @@ use entrega::chance::Chance;
 use entrega::clock::Clock;
 use entrega::config::{Config, ConfigSources};
 use entrega::engine::{Engine, Mail};
-use entrega::metrics::Metrics;
 use entrega::proxy::Routes;
 use entrega::settle::Attempted;
 use entrega::store::local::{HeapDisk, LocalOptions, LocalStore};
-use entrega_call::AddressFilter;
 use entrega_core::name::LaneName;
 use entrega_core::outcome::{Answer as DestinationAnswer, Fault, FaultKind, Outcome};
 use entrega_core::policy::{LanePolicy, OnExhausted, Retry};
@@ -92,6 +90,7 @@ fn lanes() -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ("stuck", stuck),
         ("paced", LanePolicy::proxy()),
         ("proxy:score", LanePolicy::proxy()),
+        ("connector", LanePolicy::connector()),
         ("email:send", mail),
         ("webhook", LanePolicy::webhook()),
     ]
@@ -112,16 +111,9 @@ pub fn engine(clock: &Clock) -> Engine {
     let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
     Engine {
         routes: routes(),
-        retention: Duration::from_hours(24),
-        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
         mail: Mail { has_transport: true, ..Mail::default() },
-        store: Arc::new(store),
-        clock: clock.clone(),
         chance: Chance::from_seed(7),
-        metrics: Metrics::new(lanes().keys()),
-        filter: AddressFilter::default(),
-        channels: HashMap::new(),
-        lanes: lanes(),
+        ..Engine::over(Arc::new(store), clock.clone(), lanes())
     }
 }
 

@@ -58,6 +58,12 @@ macro_rules! exercise {
                 a_job_whose_answer_is_known_is_done_as_it_is_taken
                 a_job_whose_answer_was_known_is_forgotten_in_time
             }
+            gating {
+                a_gate_lets_no_more_through_than_its_throttle
+                a_gate_learns_from_calls_and_each_is_its_own
+                of_many_who_begin_a_request_one_makes_it
+                a_request_that_was_given_up_or_whose_maker_is_gone_may_be_made_again
+            }
             retrying {
                 a_retry_waits_for_its_moment
                 a_retry_keeps_its_history_and_counts_on

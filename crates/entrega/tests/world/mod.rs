@@ -11,9 +11,8 @@ use entrega::channel::Channel;
 use entrega::channel::http::HttpChannel;
 use entrega::clock::Clock;
 use entrega::dispatch::RunError;
-use entrega::engine::{Engine, Mail};
+use entrega::engine::Engine;
 use entrega::intake::NewJob;
-use entrega::metrics::Metrics;
 use entrega::store::JobView;
 use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore};
 use entrega_call::{AddressFilter, Client, ClientConfig};
@@ -167,19 +166,9 @@ pub fn engine(parts: Parts) -> Arc<Engine> {
     let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() }).unwrap();
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
-    Arc::new(Engine {
-        mail: Mail::default(),
-        routes: Default::default(),
-        retention: Duration::from_hours(24),
-        seal: Arc::new(entrega::seal::Seal::from_key([7; 32])),
-        store: Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap()),
-        metrics: Metrics::new(lanes.keys()),
-        channels: HashMap::from([("http".to_owned(), parts.channel.unwrap_or(http))]),
-        chance: Chance::from_seed(7),
-        clock,
-        filter,
-        lanes,
-    })
+    let store = Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap());
+    let channels = HashMap::from([("http".to_owned(), parts.channel.unwrap_or(http))]);
+    Arc::new(Engine { channels, filter, chance: Chance::from_seed(7), ..Engine::over(store, clock, lanes) })
 }
 
 impl World {

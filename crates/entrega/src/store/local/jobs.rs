@@ -279,7 +279,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 pub(super) fn prepare(shared: &Shared, job: &Job, once: &[Once]) -> Result<Prepared, StoreError> {
     let live = Live::of(job);
     let remembered = |once: &Once| {
-        let kept = Kept { request: once.request, id: job.id, expires: once.expires };
+        let kept = Kept { request: once.request, id: job.id, expires: once.expires, stands: None };
         (records::once_key(&job.tenant, &once.key), kept)
     };
     Ok(Prepared {

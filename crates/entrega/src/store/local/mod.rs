@@ -8,12 +8,13 @@
 //! - `records`: the schema
 //! - `recovery`: from the disk to the machines, at start-up; `starts`: what throttles know of the last run
 //! - `queue`, `writer`: group commit
-//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`: the verbs
+//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`, `requests`: the verbs
 
 mod ahead;
 mod answers;
 mod dead;
 mod disk;
+mod gates;
 mod heap;
 mod jobs;
 mod journal;
@@ -24,6 +25,7 @@ mod queue;
 mod records;
 mod recovery;
 mod registry;
+mod requests;
 mod settlements;
 mod starts;
 mod sweep;
@@ -51,6 +53,7 @@ pub use self::lsm::LsmDisk;
 use self::ahead::Ahead;
 use self::answers::Answers;
 use self::dead::DeadIndex;
+use self::gates::Gates;
 use self::queue::Queue;
 use self::records::{Ended, id_key};
 use self::registry::Registered;
@@ -107,6 +110,7 @@ struct Shared {
     registered: RwLock<Registered>,
     waiters: Waiters,
     answers: Answers,
+    gates: Gates,
     queue: Queue,
     submit_permits: Arc<Semaphore>,
     settle_permits: Arc<Semaphore>,
@@ -138,6 +142,7 @@ impl LocalStore {
             };
             (name.clone(), Arc::new(cell))
         });
+        let opened_at = clock.now();
         let shared = Arc::new(Shared {
             lanes: lanes.collect(),
             clock,
@@ -147,6 +152,7 @@ impl LocalStore {
             registered: RwLock::default(),
             waiters: Waiters::default(),
             answers: Answers::default(),
+            gates: Gates::opened_at(opened_at),
             queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
             settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),

@@ -6,10 +6,11 @@
 //! | `live` | job id | [`Live`], until it ends; read whole at start-up |
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
-//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `format` | JSON |
+//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
-//! | `once` | `expiry/<moment>/key/<tenant>/<key>` | nothing; what a sweep looks for |
+//! | `once` | `request/<tenant>/<key>` | [`Kept`] of a request that is answered itself, until it expires |
+//! | `once` | `expiry/<moment>/…` | nothing; what a sweep looks for |
 //! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
 //! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
 //! | `mail` | `expiry/<moment>/feedback/<job id>` | nothing; what a sweep looks for |
@@ -84,6 +85,22 @@ pub(super) struct Kept {
     pub(super) request: [u8; 32],
     pub(super) id: JobId,
     pub(super) expires: Time,
+    /// Of a request that makes no job: how it stands.
+    pub(super) stands: Option<Standing>,
+}
+
+/// How a request stands that makes no job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Standing {
+    /// Somebody makes it, until this moment at the latest.
+    Running(Time),
+    /// This was answered.
+    Answered(Vec<u8>),
+}
+
+/// What a request that makes no job is remembered by.
+pub(super) fn request_key(tenant: &TenantName, key: &str) -> String {
+    format!("request/{tenant}/{key}")
 }
 
 /// What a submission is remembered by.

@@ -14,8 +14,8 @@ use super::disk::{Batch, DiskError, Key, Order, Table};
 use super::{LocalStore, Shared, records};
 use crate::store::endpoint::{self, Endpoints};
 use crate::store::{
-    ApiKey, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus, StoreError,
-    TenantSettings, TenantView,
+    ApiKey, ConnectorRegistry, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus,
+    StoreError, StoredConnector, TenantSettings, TenantView,
 };
 
 #[derive(Default)]
@@ -25,6 +25,7 @@ pub(super) struct Registered {
     tenants: BTreeMap<TenantName, TenantSettings>,
     replays: BTreeMap<String, ReplayRun>,
     endpoints: Endpoints,
+    connectors: BTreeMap<String, Arc<StoredConnector>>,
 }
 
 impl Registered {
@@ -69,6 +70,9 @@ impl Shared {
                 registered.replays.insert(id.to_owned(), records::decode_json(Table::Registry, value)?);
             }
             Some(("endpoint", _)) => registered.endpoints.put(Arc::new(records::decode_json(Table::Registry, value)?)),
+            Some(("connector", id)) => {
+                registered.connectors.insert(id.to_owned(), Arc::new(records::decode_json(Table::Registry, value)?));
+            }
             Some(("paused", lane)) => {
                 if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
                     lane.machine.lock().pause();
@@ -172,6 +176,37 @@ impl Registry for LocalStore {
         let registered = self.shared.registered.read();
         let running = registered.replays.values().filter(|run| run.status == ReplayStatus::Running);
         Ok(running.cloned().collect())
+    }
+}
+
+#[async_trait]
+impl ConnectorRegistry for LocalStore {
+    async fn put_connector(&self, connector: StoredConnector) -> Result<(), StoreError> {
+        let kept = Arc::new(connector);
+        let connector = Arc::clone(&kept);
+        let then = move |shared: &Shared| drop(shared.registered.write().connectors.insert(kept.id.clone(), kept));
+        self.shared.put(format!("connector/{}", connector.id), &*connector, then).await
+    }
+
+    async fn remove_connector(&self, id: &str) -> Result<bool, StoreError> {
+        // Of two who remove the same connector, one did.
+        let _one_at_a_time = self.shared.changes.lock().await;
+        if !self.shared.registered.read().connectors.contains_key(id) {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        batch.remove(Table::Registry, Key::Text(format!("connector/{id}")));
+        let id = id.to_owned();
+        self.shared.change_then(batch, move |shared| drop(shared.registered.write().connectors.remove(&id))).await?;
+        Ok(true)
+    }
+
+    fn connector(&self, id: &str) -> Option<Arc<StoredConnector>> {
+        self.shared.registered.read().connectors.get(id).cloned()
+    }
+
+    fn connectors(&self) -> Vec<Arc<StoredConnector>> {
+        self.shared.registered.read().connectors.values().cloned().collect()
     }
 }
 

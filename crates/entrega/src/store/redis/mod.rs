@@ -10,7 +10,7 @@
 //! - `schema`: what is kept under which key
 //! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;
 //!   `ahead`: claims before they are needed; `leases`: renewed
-//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`: the verbs
+//! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`, `requests`: the verbs
 //! - `news`: what other nodes say; `outbox`: jobs on their way to other lanes; `pulse`: how the server is
 
 mod ahead;
@@ -18,6 +18,7 @@ mod answer;
 mod answers;
 mod changes;
 mod dead;
+mod gates;
 mod jobs;
 mod leases;
 mod link;
@@ -27,6 +28,7 @@ mod news;
 mod outbox;
 mod pulse;
 mod registry;
+mod requests;
 mod schema;
 mod script;
 mod settlements;

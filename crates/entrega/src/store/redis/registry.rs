@@ -21,8 +21,8 @@ use super::script::{Call, Verb, even_when_full};
 use super::{LaneCell, RedisStore, Shared, schema};
 use crate::store::endpoint::{self, Endpoints};
 use crate::store::{
-    ApiKey, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus, StoreError,
-    TenantSettings, TenantView, records,
+    ApiKey, ConnectorRegistry, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus,
+    StoreError, StoredConnector, TenantSettings, TenantView, records,
 };
 
 /// How long a node carries replays on without saying so again.
@@ -39,6 +39,7 @@ pub(super) struct Registered {
     /// Whether a replay was under way when the registry was last read.
     has_replays: bool,
     endpoints: Endpoints,
+    connectors: BTreeMap<String, Arc<StoredConnector>>,
 }
 
 impl Registered {
@@ -56,6 +57,9 @@ impl Registered {
             Some(("replay", _)) => {
                 let run: ReplayRun = records::decode_json(value)?;
                 self.has_replays |= run.status == ReplayStatus::Running;
+            }
+            Some(("connector", id)) => {
+                self.connectors.insert(id.to_owned(), Arc::new(records::decode_json(value)?));
             }
             Some(("endpoint", _)) => self.endpoints.put(Arc::new(records::decode_json(value)?)),
             _ => {}
@@ -286,6 +290,26 @@ impl Registry for RedisStore {
         let mut runs = self.shared.runs().await?;
         runs.retain(|run| run.status == ReplayStatus::Running);
         Ok(runs)
+    }
+}
+
+#[async_trait]
+impl ConnectorRegistry for RedisStore {
+    async fn put_connector(&self, connector: StoredConnector) -> Result<(), StoreError> {
+        self.shared.put(format!("connector/{}", connector.id), &connector).await?;
+        self.shared.announce().await
+    }
+
+    async fn remove_connector(&self, id: &str) -> Result<bool, StoreError> {
+        self.shared.remove(&format!("connector/{id}")).await
+    }
+
+    fn connector(&self, id: &str) -> Option<Arc<StoredConnector>> {
+        self.shared.registered.read().connectors.get(id).cloned()
+    }
+
+    fn connectors(&self) -> Vec<Arc<StoredConnector>> {
+        self.shared.registered.read().connectors.values().cloned().collect()
     }
 }
 

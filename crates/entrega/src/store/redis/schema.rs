@@ -2,13 +2,14 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `endpoint/<tenant>/<name>` `format` → JSON |
+//! | `<prefix>:registry` | hash: `key/<id>` `tenant/<name>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `format` → JSON |
 //! | `<prefix>:once:<tenant>:<key>` | a submission that must not happen twice (msgpack), until it expires |
 //! | `<prefix>:suppressed:<tenant>` | hash: address → since when, code and all of a suppression (see `mail`) |
 //! | `<prefix>:addresses:<tenant>` | sorted set: the same addresses, for listings |
 //! | `<prefix>:feedback:<job id>` | list: what came back about a mail, until it expires |
 //! | `<prefix>:<key of a route>` | an answer that is given again, until it expires |
 //! | `<prefix>:call:<key of a route>` | who makes the call for it, for as long as that may take |
+//! | `<prefix>:request:<tenant>:<key>` | a request that is answered itself, and its answer (msgpack), until it expires |
 //! | `<prefix>:sweeper`, `<prefix>:replayer` | which node sweeps, which carries replays on, for a moment |
 //! | `<prefix>:news` | channel: `wake <lane>`, `paused <lane>`, `ended <id>`, `registry` |
 //!
@@ -76,6 +77,10 @@ pub(super) fn suppressed(prefix: &str, tenant: &TenantName) -> [String; 2] {
 
 pub(super) fn feedback(prefix: &str, id: JobId) -> String {
     format!("{prefix}:feedback:{id}")
+}
+
+pub(super) fn request(prefix: &str, tenant: &TenantName, key: &str) -> String {
+    format!("{prefix}:request:{tenant}:{key}")
 }
 
 /// Where an answer is kept to be given again; `key` is what a route says.

@@ -8,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 
 use super::link::Line;
+use super::schema::LaneKeys;
 use super::{LaneCell, Shared, TimeOf};
 
 /// The rules, before every verb of a lane.
@@ -43,9 +44,13 @@ pub(super) enum Verb {
     /// What needs no room.
     MailAlways,
     Endpoint,
+    Gate,
+    Request,
+    /// What needs no room.
+    RequestAlways,
 }
 
-const VERBS: [(Verb, &str, &str, &str); 13] = [
+const VERBS: [(Verb, &str, &str, &str); 16] = [
     (Verb::Submit, "#!lua\n", LANE, include_str!("lua/submit.lua")),
     (Verb::PutIn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/submit.lua")),
     (Verb::Turn, "#!lua flags=allow-oom\n", LANE, include_str!("lua/turn.lua")),
@@ -59,6 +64,9 @@ const VERBS: [(Verb, &str, &str, &str); 13] = [
     (Verb::Mail, "#!lua\n", MOMENT, include_str!("lua/mail.lua")),
     (Verb::MailAlways, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/mail.lua")),
     (Verb::Endpoint, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/endpoint.lua")),
+    (Verb::Gate, "#!lua flags=allow-oom\n", LANE, include_str!("lua/gate.lua")),
+    (Verb::Request, "#!lua\n", MOMENT, include_str!("lua/request.lua")),
+    (Verb::RequestAlways, "#!lua flags=allow-oom\n", MOMENT, include_str!("lua/request.lua")),
 ];
 
 struct Loaded {
@@ -112,10 +120,15 @@ pub(super) struct Call {
 impl Call {
     /// Of a verb on a lane.
     pub(super) fn new(shared: &Shared, lane: &LaneCell, verb: Verb) -> Call {
+        Call::on(shared, &lane.keys, verb)
+    }
+
+    /// Of a verb on a lane that may have no dispatcher.
+    pub(super) fn on(shared: &Shared, lane: &LaneKeys, verb: Verb) -> Call {
         let now = shared.clock.now();
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&loaded(verb).hash).arg(1).arg(&lane.keys.prefix);
-        command.arg(moment(shared, now)).arg(now.as_micros()).arg(&lane.keys.policy);
+        command.arg(&loaded(verb).hash).arg(1).arg(&lane.prefix);
+        command.arg(moment(shared, now)).arg(now.as_micros()).arg(&lane.policy);
         Call { verb, command }
     }
 

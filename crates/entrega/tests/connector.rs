@@ -1,0 +1,13 @@
+//! Requests to third-party APIs: waiting and as jobs, over a store in memory and over Redis, before a real server.
+
+mod connector {
+    mod api;
+    mod limits;
+    mod once;
+    mod retrying;
+    mod setting;
+}
+#[path = "email/world.rs"]
+mod gateway;
+#[path = "redis/mod.rs"]
+mod redis;

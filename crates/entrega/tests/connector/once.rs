@@ -1,0 +1,63 @@
+//! Requests that must happen once.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::api::{Api, config, send_with};
+use crate::gateway::{Gateway, kinds};
+
+#[tokio::test]
+async fn of_200_equal_requests_with_one_key_one_is_made() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        api.takes(Duration::from_millis(300));
+        let gateway = Gateway::with(kind, &config(&api, "")).await;
+        let key = [("idempotency-key", "order-17")];
+        let body = json!({ "httpMethod": "POST", "relativeURL": "orders", "requestBody": { "n": 1 } });
+        let answers = join_all((0..200).map(|_| send_with(&gateway, &key, &body))).await;
+        assert_eq!(api.calls().len(), 1, "{kind:?}");
+        let (made, others): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 200);
+        assert!(!made.is_empty(), "{kind:?}");
+        let first = made[0].json.clone();
+        assert!(made.iter().all(|answer| answer.json == first), "{kind:?}: equal answers");
+        for answer in others {
+            assert!(answer.headers.contains_key("retry-after"), "{kind:?}");
+            answer.expect(409);
+        }
+        let again = send_with(&gateway, &key, &body).await;
+        assert_eq!(again.headers["idempotent-replayed"], "true", "{kind:?}");
+        assert_eq!(again.expect(200), first, "{kind:?}");
+        let other = json!({ "httpMethod": "POST", "relativeURL": "orders", "requestBody": { "n": 2 } });
+        send_with(&gateway, &key, &other).await.expect(422);
+        assert_eq!(api.calls().len(), 1, "{kind:?}");
+        assert_eq!(api.calls()[0].headers["idempotency-key"], "order-17");
+        // Another tenant's key is another key.
+        let theirs = gateway.key("acme").await;
+        let headers = [super::api::JSON, key[0]];
+        let answer = gateway.call("POST", "/v1/connectors/erp/requests", &theirs, &headers, body.to_string()).await;
+        assert!(!answer.headers.contains_key("idempotent-replayed"), "{kind:?}");
+        answer.expect(200);
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn without_an_answer_the_same_key_may_try_again() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        let text = config(&api, "timeout = \"100ms\"\nbreaker = \"none\"");
+        let gateway = Gateway::with(kind, &text).await;
+        api.takes(Duration::from_secs(5));
+        let headers = [("idempotency-key", "k"), ("prefer", "wait=1")];
+        let body = json!({ "relativeURL": "x" });
+        let failed = send_with(&gateway, &headers, &body).await;
+        assert!(failed.status.is_server_error(), "{kind:?}: {}", failed.json);
+        api.takes(Duration::ZERO);
+        let answer = send_with(&gateway, &headers, &body).await;
+        assert!(!answer.headers.contains_key("idempotent-replayed"), "{kind:?}");
+        assert_eq!(answer.expect(200)["httpStatusCode"], 200, "{kind:?}");
+        gateway.stop().await;
+    }
+}
