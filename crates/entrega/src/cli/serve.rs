@@ -75,7 +75,9 @@ fn keep_new_key(path: &Path) -> Result<String, CliError> {
         }
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         writeln!(file, "{key}")?;
-        file.sync_all()
+        file.sync_all()?;
+        // Its name too: it was shown, so somebody keeps it.
+        path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
     };
     keep().map_err(|source| CliError::File { path: path.to_owned(), source })?;
     Ok(key)

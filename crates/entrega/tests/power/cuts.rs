@@ -138,6 +138,27 @@ async fn wherever_the_last_write_is_torn_everything_acknowledged_is_there() {
     println!("{} tears, {} jobs", lengths.len(), told.len());
 }
 
+/// The file was synced, its name was not: after a power cut another key was made, and the one that was shown, once, was
+/// good for nothing.
+#[tokio::test]
+async fn an_admin_key_that_was_shown_is_kept() {
+    if is_left_out() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let server = start(&root, |command| {
+        command.env_remove("ENTREGA_ADMIN_KEY");
+    });
+    server.kill();
+    let key = std::fs::read_to_string(root.join("data/admin-key")).unwrap();
+    let mut platter = Platter::new(&root);
+    read_log(&root).iter().for_each(|event| platter.follow(event));
+    let left = scratch();
+    platter.leave(Cut::Clean, left.path());
+    assert_eq!(std::fs::read_to_string(left.path().join("data/admin-key")).ok(), Some(key));
+}
+
 /// So many of them, evenly, with the last.
 fn spread(moments: &[usize], count: usize) -> Vec<usize> {
     let step = moments.len().div_ceil(count.max(1)).max(1);
