@@ -61,6 +61,15 @@ enum Chore {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Cut the power and break the disk under the gateway, at every moment of a run
+    Power {
+        /// At how many calls the disk fails
+        #[arg(long, default_value_t = 40)]
+        faults: u32,
+        /// At how many moments the power is cut in a run with so much work that the store rotates its files
+        #[arg(long, default_value_t = 60)]
+        cuts: u32,
+    },
     /// Measure, side by side with the peers; arguments go to entrega-bench
     Bench {
         /// E.g. `--quick bare bullmq`
@@ -76,6 +85,7 @@ fn main() -> ExitCode {
         Chore::Crash { cycles } => crash(cycles),
         Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
+        Chore::Power { faults, cuts } => power(faults, cuts),
         Chore::Bench { args } => bench(&args),
     };
     match result {
@@ -106,6 +116,18 @@ fn fuzz(target: Option<&str>, seconds: u64, seed: u64) -> Result<()> {
     command.args(["--test-threads", "1"]).args(target.map(|target| target.replace('-', "_")));
     command.env("ENTREGA_FUZZ_SECONDS", seconds.to_string()).env("ENTREGA_FUZZ_SEED", seed.to_string());
     stream(command)
+}
+
+/// Small jobs with a cut at every moment, then large ones with some.
+fn power(faults: u32, cuts: u32) -> Result<()> {
+    let test = || cargo(&["test", "-p", "entrega", "--locked", "--test", "power", "--", "--nocapture"]);
+    let mut small = test();
+    small.env("ENTREGA_POWER_CUTS", u32::MAX.to_string()).env("ENTREGA_POWER_FAULTS", faults.to_string());
+    stream(small)?;
+    let mut large = test();
+    large.arg("whenever").env("ENTREGA_POWER_CUTS", cuts.to_string());
+    large.env("ENTREGA_POWER_JOBS", "220").env("ENTREGA_POWER_BYTES", "450000");
+    stream(large)
 }
 
 fn bench(args: &[String]) -> Result<()> {

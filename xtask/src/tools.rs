@@ -44,6 +44,7 @@ const TOOLS: &[Tool] = &[
     Tool::toolchain("git", &["git", "--version"], "the list of files for the house rules"),
     Tool::apt("redis-server", &["redis-server", "--version"], "redis-server", "the Redis store"),
     Tool::apt("smtp-sink", &["sh", "-c", "PATH=$PATH:/usr/sbin command -v smtp-sink"], "postfix", "mail in volume"),
+    Tool::apt("strace", &["strace", "-f", "true"], "strace", "power cuts and failing disks under the real process"),
     Tool::apt("node", &["node", "--version"], "nodejs", "the webhook receiver in Node"),
     Tool::apt("php", &["php", "--version"], "php-cli", "the webhook receiver in PHP"),
     Tool {

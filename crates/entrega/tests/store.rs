@@ -9,7 +9,7 @@
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
 //! - `differential`: the lane machine and Redis, side by side
-//! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`: a local store over a disk that can be
+//! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`, `failing`: a local store over a disk that can be
 //!   stopped, broken and copied
 
 mod redis;
@@ -28,6 +28,7 @@ mod store {
     mod disk;
     mod endpoints;
     mod explaining;
+    mod failing;
     mod fixture;
     mod gating;
     mod listing;

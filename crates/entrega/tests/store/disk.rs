@@ -30,6 +30,10 @@ struct Gate {
     /// Writes that still go through although it is shut.
     passes: usize,
     waiting: usize,
+    /// Writes until all others fail, if they are to.
+    fails_after: Option<usize>,
+    /// Whether a write that fails is there all the same.
+    keeps_failed: bool,
     /// The table whose next read is stopped.
     stops: Option<Table>,
     is_reader_stopped: bool,
@@ -69,6 +73,12 @@ impl SharedDisk {
         let mut gate = self.0.gate.lock();
         (gate.is_shut, gate.stops, gate.is_reader_stopped) = (false, None, false);
         self.0.changed.notify_all();
+    }
+
+    /// Every write fails, after so many more; whether those that do are there all the same.
+    pub(crate) fn fail_after(&self, writes: usize, is_kept: bool) {
+        let mut gate = self.0.gate.lock();
+        (gate.fails_after, gate.keeps_failed) = (Some(writes), is_kept);
     }
 
     /// Every write fails from now on.
@@ -144,10 +154,14 @@ impl Disk for SharedDisk {
         self.0.changed.wait_while(&mut gate, |gate| gate.is_shut && gate.passes == 0);
         gate.waiting -= 1;
         gate.passes = gate.passes.saturating_sub(1);
-        match self.0.is_broken.load(Ordering::SeqCst) {
-            true => Err(DiskError::Io { doing: "writing", reason: "the cable was pulled".into() }),
-            false => self.0.heap.commit(batch),
+        let fails = gate.fails_after == Some(0);
+        gate.fails_after = gate.fails_after.map(|left| left.saturating_sub(1));
+        if fails && gate.keeps_failed {
+            self.0.heap.commit(batch)?;
+        } else if !fails && !self.0.is_broken.load(Ordering::SeqCst) {
+            return self.0.heap.commit(batch);
         }
+        Err(DiskError::Io { doing: "writing", reason: "the cable was pulled".into() })
     }
 
     fn free_bytes(&self) -> Option<u64> {
