@@ -25,10 +25,12 @@ macro_rules! nothing_breaks {
 
 nothing_breaks!(
     api_call,
+    certificate,
     config,
     headers,
     http_answer,
     http_request,
+    journal,
     mail,
     retry_after,
     smtp_conversation,

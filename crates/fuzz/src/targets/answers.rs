@@ -21,13 +21,13 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{Target, result};
 
 /// Two that wait for each other wait so long.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_millis(60);
 const ANSWER_BYTES_MAX: usize = 1024;
 /// Between the parts of what a server says: it waits for us to speak.
 const TURN: u8 = 2;
 
 /// Says what it was told to, part by part, to whoever connects. Its thread ends with the process.
-fn responder(speaks_first: bool) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+pub(super) fn responder(speaks_first: bool) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it listens");
     let told: Arc<Mutex<Vec<u8>>> = Arc::default();
