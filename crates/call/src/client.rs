@@ -14,7 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::address::AddressFilter;
 use crate::answer::{self, Answer};
@@ -25,6 +25,13 @@ use crate::tls::Connector;
 
 /// The most bytes the status line and headers of an answer may have.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How long an answer that is there may be held up for the sake of its connection. A destination that sends the rest
+/// slowly, or without end, would hold it up until the deadline otherwise.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
+/// So long before the deadline it is given at the latest: whoever asked stops waiting at the same moment, and would take
+/// an answer that is there for none.
+const DRAIN_MARGIN: Duration = Duration::from_millis(20);
 
 /// What a [`Client`] may do and how much it keeps.
 #[derive(Clone, Debug)]
@@ -120,11 +127,9 @@ impl Client {
             () = &mut expiry => return Err(CallError::Timeout),
         };
         if let Some(rest) = rest {
-            tokio::select! {
-                biased;
-                () = answer::drain(rest) => {}
-                () = &mut expiry => {}
-            }
+            let until = deadline.checked_sub(DRAIN_MARGIN).unwrap_or(deadline);
+            // What is left of it then costs its connection and nothing else.
+            drop(timeout_at(until, timeout(DRAIN_TIME_MAX, answer::drain(rest))).await);
         }
         Ok(answer)
     }

@@ -40,6 +40,8 @@ enum Manner {
     SaysFirst(&'static str),
     /// Sends what claims to be compressed.
     Packed,
+    /// Sends more than is kept at once, and the rest a byte at a time.
+    Lags,
     /// Says nothing and keeps the connection.
     Hangs,
 }
@@ -61,7 +63,10 @@ const SCENES: [(&str, Manner, (&str, &str, &str)); 22] = {
         ("endless-body", Pours("HTTP/1.1 200 OK\r\n\r\n", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), ("done", "ok", "")),
         (
             "endless-chunks",
-            Pours("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "4\r\naaaa\r\n"),
+            Pours(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                "20\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
+            ),
             ("done", "ok", ""),
         ),
         ("endless-failure", Pours("HTTP/1.1 404 Gone\r\n\r\n", "aaaaaaaaaaaaaa"), ("dlq", "http_404", "404")),
@@ -139,20 +144,30 @@ async fn behave(mut stream: TcpStream, manner: Manner) -> std::io::Result<()> {
         }
         Manner::Drips(first, again) => {
             stream.write_all(first.as_bytes()).await?;
-            for byte in again.bytes().cycle() {
-                stream.write_all(&[byte]).await?;
-                // reason: slowness is what is tested
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Ok(())
+            drip(&mut stream, again).await
         }
         Manner::SaysFirst(text) => {
             stream.write_all(text.as_bytes()).await?;
             // Until the gateway has had enough.
             std::future::pending().await
         }
+        Manner::Lags => {
+            let begin = format!("HTTP/1.1 200 OK\r\ncontent-length: 250000\r\n\r\n{}", "a".repeat(2 * KEPT_BYTES_MAX));
+            stream.write_all(begin.as_bytes()).await?;
+            drip(&mut stream, "a").await
+        }
         Manner::Hangs => std::future::pending().await,
     }
+}
+
+/// A byte at a time, for ever.
+async fn drip(stream: &mut TcpStream, again: &str) -> std::io::Result<()> {
+    for byte in again.bytes().cycle() {
+        stream.write_all(&[byte]).await?;
+        // reason: slowness is what is tested
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
 
 fn start() -> (TempDir, Server) {
@@ -195,6 +210,16 @@ async fn whatever_a_destination_does_the_attempt_ends_says_why_and_frees_its_slo
     println!("{} KiB more at most, {} handles before, {} after", grown >> 10, handles, server.handles());
     assert!(grown <= MEMORY_BYTES_MAX, "{grown} bytes");
     assert!(server.handles() <= handles + 6, "{} handles, {handles} before", server.handles());
+}
+
+/// The rest of an answer was read away until the deadline, so that its connection could be used again. It held the slot
+/// for as long, and a rest without pauses let whoever waited give up on an answer that was there: the job was sent again.
+#[tokio::test]
+async fn an_answer_is_not_held_up_by_what_is_not_kept_of_it() {
+    let (_folder, server) = start();
+    let view = deliver(&server, play(Manner::Lags).await, "lags", "").await;
+    assert_eq!((&view["state"], &view["result"]["truncated"]), (&json!("done"), &json!(true)), "{view}");
+    assert!(view["attempts"][0]["durationMs"].as_u64().unwrap() < 400, "{}", view["attempts"]);
 }
 
 fn assert_kept(path: &str, result: &Value) {
