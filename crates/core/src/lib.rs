@@ -8,6 +8,7 @@
 //! - [`outcome`] → [`classify`] → [`decide`] (with [`backoff`]): what becomes of an attempt
 //! - [`retry_budget`], [`rate_limit`] → [`adaptive`]: how often a destination is called, for callers without a lane
 //! - [`idempotency`]: names under which repeating something is safe
+//! - [`trace`]: by which a job and what follows from it are found together
 //! - [`dead_letter`]: what is kept of a job that gave up
 //! - [`email`]: a mail and what came of it for each recipient; [`mask`]: addresses as they may be shown
 //! - [`cpf`]: a number that proxies are asked about
@@ -38,4 +39,5 @@ pub mod rate_limit;
 pub mod retry_budget;
 pub mod throttle;
 pub mod time;
+pub mod trace;
 pub mod webhook;

@@ -11,6 +11,7 @@ use entrega_core::mask::{mask_address, mask_text};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Protocol;
 use entrega_core::time::Time;
+use entrega_core::trace::TRACEPARENT;
 use serde::Serialize;
 
 use crate::intake::EXTERNAL_ID;
@@ -124,7 +125,9 @@ pub(crate) fn of_attempt(job: &Job, email: &Email, attempts: &[Attempt], transit
             failed_at: now,
         },
     };
-    of_mail(job.id, &job.tenant, recipient(email), job.labels.get(EXTERNAL_ID).map(String::as_str), sequence, news, now)
+    let external_id = job.labels.get(EXTERNAL_ID).map(String::as_str);
+    let event = of_mail(job.id, &job.tenant, recipient(email), external_id, sequence, news, now);
+    in_trace(event, job.traceparent(count))
 }
 
 /// The event that a report of a mail tells after it was sent.
@@ -163,6 +166,12 @@ fn of_mail(
     job(id, tenant, EVENTS_LANE, Payload::Event(body(&told)), now)
 }
 
+/// A job that is part of this trace.
+fn in_trace(mut job: Job, traceparent: String) -> Job {
+    job.labels.insert(TRACEPARENT.to_owned(), traceparent);
+    job
+}
+
 /// A `webhook.test` for one endpoint, as a job.
 pub(crate) fn of_test(id: JobId, tenant: &TenantName, endpoint: &str, now: Time) -> Job {
     #[derive(Serialize)]
@@ -181,7 +190,8 @@ pub(crate) fn of_test(id: JobId, tenant: &TenantName, endpoint: &str, now: Time)
 /// The job that delivers an event to one endpoint.
 pub(crate) fn delivery(event: &Job, body: &EventBody, endpoint: &str, now: Time) -> Job {
     let whose = event.tenant.endpoint(endpoint);
-    job(event.id.derive(endpoint.as_bytes()), &whose, WEBHOOK_LANE, Payload::Webhook(body.clone()), now)
+    let job = job(event.id.derive(endpoint.as_bytes()), &whose, WEBHOOK_LANE, Payload::Webhook(body.clone()), now);
+    in_trace(job, event.traceparent(1))
 }
 
 fn body<D: Serialize>(told: &Told<'_, D>) -> EventBody {

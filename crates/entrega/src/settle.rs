@@ -87,25 +87,25 @@ impl Engine {
         self.metrics.attempt(&job.lane, *attempt, outcome, took);
         match transition {
             Transition::Done => {
-                tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt,
+                tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
                     latencyMs = took.as_millis() as u64, "Job delivered");
             }
             Transition::Retry { at, failure } => {
                 let delay = at.since(now);
                 self.metrics.backoff(&job.lane, delay);
-                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt, labels = labels(job),
+                tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt, labels = labels(job),
                     maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
                     errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = true,
                     nextRetryDelay = delay.as_millis() as u64, "Job failed, scheduling retry");
             }
             Transition::Blocked { failure } => {
-                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), attempt, labels = labels(job),
+                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt, labels = labels(job),
                     errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job blocked; an operator decides");
             }
             Transition::DeadLetter { failure } => {
                 self.metrics.dead(&job.lane);
-                tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant.company(), attempt,
+                tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
                     labels = labels(job), errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job moved to the dead letters");
             }

@@ -23,7 +23,7 @@ use super::mail_view::{MailStatus, MailView};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
-use super::submit::{Headers, REPLAYED, once_key};
+use super::submit::{Headers, REPLAYED, label, once_key, trace};
 use super::{Api, schema};
 use crate::intake::{self, AttachmentWish, EXTERNAL_ID, EmailWish, NewJob, OnceKey, Refusal, check_email};
 use crate::store::{JobFilter, JobView, Paged};
@@ -171,7 +171,8 @@ pub(super) async fn send(
     let external_id = wish.external_id.clone();
     let once: Vec<OnceKey> =
         once_key(&headers, &json)?.into_iter().chain(external_id.as_deref().map(external_key).transpose()?).collect();
-    let job = wish.into_job(&api)?;
+    let mut job = wish.into_job(&api)?;
+    job.labels.extend(trace(&headers).map(label));
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
     let intake::Taken { id, is_repeat } = answers.pop().expect("one answer per job").map_err(by_ttl)?;
     let taken = TakenMail {

@@ -2,6 +2,7 @@
 //! Invariant: whoever asked gets an id, and with it the answer; a bad question says which parameter is wrong.
 //! Never: answers for the upstream; the answer is the result of the job.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -19,7 +20,7 @@ use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes};
 use super::problem::{ApiError, Problem};
 use super::query::TextPath;
-use super::submit::{REPLAYED, Taken, once_key};
+use super::submit::{REPLAYED, Taken, label, once_key, trace};
 use super::{Api, schema};
 use crate::intake::Question;
 use crate::proxy::{BadQuestion, PUBLIC_TENANT, Route};
@@ -102,7 +103,8 @@ pub(super) async fn ask_openly(
         }
     };
     let params = pairs(query.as_deref().unwrap_or_default())?;
-    ask(&api, route, &tenant, Question { params, priority: Priority::Normal, once: None }).await
+    ask(&api, route, &tenant, Question { params, priority: Priority::Normal, once: None, labels: labels(&headers) })
+        .await
 }
 
 /// Ask an upstream, with a key
@@ -141,7 +143,7 @@ pub(super) async fn ask_with_key(
         _ => Err(bad(&name, "must be a text in quotes")),
     });
     let params = params.collect::<Result<Vec<_>, ApiError>>()?;
-    ask(&api, route, &tenant, Question { params, priority, once }).await
+    ask(&api, route, &tenant, Question { params, priority, once, labels: labels(&headers) }).await
 }
 
 async fn ask(api: &Api, route: &Route, tenant: &TenantName, question: Question) -> Result<Response, ApiError> {
@@ -155,6 +157,11 @@ async fn ask(api: &Api, route: &Route, tenant: &TenantName, question: Question) 
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// What a question carries along: the trace that its caller is in.
+fn labels(headers: &HeaderMap) -> BTreeMap<String, String> {
+    trace(headers).map(label).into_iter().collect()
 }
 
 /// The parameters of a query in their order, repeats included.

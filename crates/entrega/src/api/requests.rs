@@ -16,6 +16,7 @@ use entrega_call::LogFields;
 use entrega_core::job::{Body, ConnectorCall, Payload, Priority};
 use entrega_core::name::TenantName;
 use entrega_core::outcome::FaultKind;
+use entrega_core::trace::TRACEPARENT;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,7 +40,6 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 const PARAMS_MAX: usize = 100;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-const TRACEPARENT: &str = "traceparent";
 
 /// A request to a third-party API.
 #[derive(Deserialize, ToSchema)]
@@ -108,7 +108,7 @@ impl ConnectorRequest {
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case(CONTENT_TYPE.as_str()));
             headers.push((CONTENT_TYPE.to_string(), content_type));
         }
-        // The trace that the caller is in goes on.
+        // The trace that the caller is in goes on, unless the request says otherwise.
         if let Some(trace) =
             given.get(TRACEPARENT).and_then(|value| value.to_str().ok()).filter(|_| !has(&headers, TRACEPARENT))
         {
@@ -248,7 +248,7 @@ async fn answer(
 ) -> Result<ConnectorAnswer, ApiError> {
     let clock = &api.engine.clock;
     let fields = LogFields { company_id: Some(tenant.to_string()), ..LogFields::default() };
-    let names = Names { request_id: None, idempotency_key: key.map(str::to_owned), fields };
+    let names = Names { idempotency_key: key.map(str::to_owned), fields, ..Names::default() };
     let sending = api.engine.connectors.send(call, names, clock.instant(clock.now() + wait));
     let replied = tokio::select! {
         replied = sending => replied,

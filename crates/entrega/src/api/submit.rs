@@ -18,6 +18,7 @@ use entrega_call::TraceParent;
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::trace::TRACEPARENT;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::de::{MapAccess, Visitor};
@@ -29,12 +30,11 @@ use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes, Object};
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
-use crate::intake::{self, NewJob, OnceKey, Refusal};
+use crate::intake::{self, LABELS_MAX, NewJob, OnceKey, Refusal};
 
 /// Jobs in one array.
 const JOBS_MAX: usize = 1000;
 const JSON: &str = "application/json";
-const TRACEPARENT: &str = "traceparent";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -114,17 +114,13 @@ impl JobWish {
     /// Whom it is for, and what it is.
     fn into_job(self, api: &Api, who: &Principal, trace: Option<&str>) -> Result<(TenantName, NewJob), ApiError> {
         let tenant = who.acts_for(self.tenant)?;
-        let mut request = self.request.0.into_request()?;
-        // The trace that the caller is in goes on, unless the request says otherwise.
-        let has_trace = request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT));
-        if let Some(trace) = trace.filter(|trace| !has_trace && trace.parse::<TraceParent>().is_ok()) {
-            request.headers.push((TRACEPARENT.to_owned(), trace.to_owned()));
-        }
+        let mut labels = self.labels.unwrap_or_default();
+        labels.extend(trace.filter(|_| labels.len() < LABELS_MAX).map(label));
         let job = NewJob {
             lane: self.lane.unwrap_or_else(|| api.default_lane.clone()),
             priority: self.priority.unwrap_or_default(),
-            payload: Payload::Http(request),
-            labels: self.labels.unwrap_or_default(),
+            payload: Payload::Http(self.request.0.into_request()?),
+            labels,
             ttl: self.ttl_ms.map(Duration::from_millis),
             delay: Duration::from_millis(self.delay_ms.unwrap_or(0)),
             idempotency_key: self.idempotency_key,
@@ -207,7 +203,7 @@ pub(super) async fn submit(
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
     let once = once_key(&headers, &json)?;
-    let trace = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    let trace = trace(&headers);
     let (mut response, is_repeat) = match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'[') => submit_many(&api, &who, &json, once, trace).await?,
         _ => submit_one(&api, &who, &json, once, trace).await?,
@@ -216,6 +212,17 @@ pub(super) async fn submit(
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// The trace that a caller is in, if it says so; what is none is left alone, as the standard asks.
+pub(super) fn trace(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    given.filter(|given| given.parse::<TraceParent>().is_ok())
+}
+
+/// A trace as a job carries it.
+pub(super) fn label(trace: &str) -> (String, String) {
+    (TRACEPARENT.to_owned(), trace.to_owned())
 }
 
 /// The key that makes the request happen once, where the caller gave one.

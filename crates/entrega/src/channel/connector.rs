@@ -40,6 +40,7 @@ impl Channel for ConnectorChannel {
         let id = job.id.to_string();
         let names = Names {
             idempotency_key: Some(job.idempotency_key.clone().unwrap_or_else(|| id.clone())),
+            traceparent: Some(job.traceparent(claimed.attempt)),
             fields: LogFields {
                 company_id: Some(job.tenant.to_string()),
                 lane: Some(job.lane.to_string()),

@@ -18,7 +18,7 @@ use crate::store::ClaimedJob;
 
 pub(super) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static(entrega_core::trace::TRACEPARENT);
 pub(super) static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
 
 /// Plain HTTP calls.
@@ -99,21 +99,13 @@ fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
     }
     headers.insert(REQUEST_ID.clone(), id);
     if !headers.contains_key(&TRACEPARENT) {
-        headers.insert(TRACEPARENT.clone(), value(&trace_of(claimed))?);
+        headers.insert(TRACEPARENT.clone(), value(&claimed.job.traceparent(claimed.attempt))?);
     }
     // Some servers refuse a POST that does not say that it has no body.
     if wanted.body.0.is_empty() && may_have_body {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     Ok(request)
-}
-
-/// The trace of a job that came without one: it follows from its id, so that every attempt is of the same trace, and what is
-/// logged under the id is found by it.
-fn trace_of(claimed: &ClaimedJob) -> String {
-    let id = u128::from_be_bytes(*claimed.job.id.as_bytes());
-    // Neither part may be nought; the moment in an id is not, and an attempt has a number.
-    format!("00-{id:032x}-{:016x}-01", (id as u64) << 8 | u64::from(claimed.attempt.max(1)))
 }
 
 /// The caller's own, repeats included.

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Channel;
-use super::http::{IDEMPOTENCY_KEY, OUR_NAME, REQUEST_ID, outcome};
+use super::http::{IDEMPOTENCY_KEY, OUR_NAME, REQUEST_ID, TRACEPARENT, outcome};
 use crate::clock::Clock;
 use crate::proxy::{Route, Routes};
 use crate::store::{ClaimedJob, Store, StoredAnswer};
@@ -228,6 +228,8 @@ fn request(asking: &Asking<'_>) -> Result<Request<Bytes>, String> {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.5"));
     headers.insert(IDEMPOTENCY_KEY.clone(), id.clone());
     headers.insert(REQUEST_ID.clone(), id);
+    let trace = HeaderValue::from_str(&job.traceparent(asking.claimed.attempt)).map_err(|error| error.to_string())?;
+    headers.insert(TRACEPARENT.clone(), trace);
     for (name, value) in &asking.route.headers {
         let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
         headers.insert(name, HeaderValue::from_str(value.reveal()).map_err(|error| error.to_string())?);

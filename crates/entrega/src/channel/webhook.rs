@@ -87,6 +87,7 @@ impl WebhookChannel {
         for (name, value) in [
             ("x-signature", sign(newest, &body)),
             ("x-event-id", event.event_id.clone()),
+            ("traceparent", claimed.job.traceparent(claimed.attempt)),
             ("x-retry-count", (claimed.attempt - 1).to_string()),
             ("x-sent-at", now.as_millis().to_string()),
             ("webhook-id", event.event_id.clone()),

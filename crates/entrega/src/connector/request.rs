@@ -5,6 +5,7 @@ use bytes::Bytes;
 use entrega_call::{ApiError, ApiRequest, BadBaseUrl, BaseUrl, CallError, GaveUp, LogFields, Stopped, check_headers};
 use entrega_core::job::ConnectorCall;
 use entrega_core::outcome::{Fault, FaultKind};
+use entrega_core::trace::TRACEPARENT;
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
@@ -76,6 +77,8 @@ pub struct Names {
     pub request_id: Option<String>,
     /// `idempotency-key`.
     pub idempotency_key: Option<String>,
+    /// `traceparent`; a new trace if `None`.
+    pub traceparent: Option<String>,
     /// For log lines.
     pub fields: LogFields,
 }
@@ -112,6 +115,10 @@ impl Connectors {
             request = request.header(name, value);
         }
         request = request.content(call.body.0.clone()).fields(names.fields).deadline(deadline);
+        let has_trace = call.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT));
+        if let Some(trace) = names.traceparent.as_ref().filter(|_| !has_trace) {
+            request = request.header(TRACEPARENT, trace);
+        }
         if let Some(id) = &names.request_id {
             request = request.request_id(id);
         }

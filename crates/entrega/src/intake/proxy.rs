@@ -22,6 +22,8 @@ pub struct Question {
     pub priority: Priority,
     /// What makes it one question however often it is asked.
     pub once: Option<OnceKey>,
+    /// Free words carried along.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Why a question was not taken.
@@ -74,7 +76,7 @@ impl Engine {
             lane: route.lane.clone(),
             priority: question.priority,
             payload: Payload::Proxy(ProxyCall { params }),
-            labels: BTreeMap::new(),
+            labels: question.labels,
             ttl: None,
             delay: Duration::ZERO,
             idempotency_key: None,

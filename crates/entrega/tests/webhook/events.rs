@@ -73,6 +73,26 @@ async fn a_mail_that_is_retried_twice_and_sent_tells_three_numbered_signed_event
 }
 
 #[tokio::test]
+async fn a_mail_and_its_events_are_of_the_trace_that_the_caller_was_in() {
+    if smtp_server::is_left_out() {
+        return;
+    }
+    let server = SmtpServer::with_rules(json!([{ "at": "rcpt", "times": 1, "reply": "450 4.2.1 busy" }]));
+    let receiver = Receiver::start().await;
+    let config = open(&server.url(), &endpoint("default", "default", &receiver.url("/hooks"), ""));
+    let gateway = Gateway::with(Kind::Memory, &config).await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let headers = [("content-type", "application/json"), ("traceparent", trace)];
+    let mail = mail_to(&["ann@example.com"]).to_string();
+    gateway.call("POST", "/v1/email/send", ADMIN, &headers, mail).await.expect(201);
+    for got in receiver.wait_for(2).await {
+        let said = got.header("traceparent");
+        assert!(said.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && said != trace, "{said}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_delivery_is_repeated_with_the_same_bytes_and_fresh_moments() {
     if smtp_server::is_left_out() {
         return;

@@ -1,0 +1,71 @@
+//! Traces: by which a job, its attempts, and the events that follow from it are found together (W3C `traceparent`).
+//! Invariant: every attempt of a job is of one trace: the one its caller was in, or one that follows from its id.
+//! Never: makes a trace by chance.
+
+use crate::job::Job;
+
+/// The label under which a caller's trace is carried, named after its header.
+pub const TRACEPARENT: &str = "traceparent";
+
+impl Job {
+    /// The trace it belongs to, 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        let given = self.labels.get(TRACEPARENT).and_then(|label| label.split('-').nth(1));
+        let is_id =
+            |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && *id != "0".repeat(32);
+        given.filter(is_id).map_or_else(|| format!("{:032x}", self.id_bits()), str::to_owned)
+    }
+
+    /// What an attempt says of its trace: the trace, and itself as a part of it.
+    pub fn traceparent(&self, attempt: u32) -> String {
+        // A part must not be nought. An id's last bits are chance, and the lowest of them make room for the attempt.
+        let part = (self.id_bits() as u64) << 8 | u64::from(attempt.clamp(1, 255));
+        format!("00-{}-{part:016x}-01", self.trace_id())
+    }
+
+    fn id_bits(&self) -> u128 {
+        u128::from_be_bytes(*self.id.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::id::JobId;
+    use crate::job::{Body, Payload, Priority};
+    use crate::name::{LaneName, TenantName};
+    use crate::time::Time;
+
+    fn job(label: Option<&str>) -> Job {
+        let labels = label.map(|label| (TRACEPARENT.to_owned(), label.to_owned()));
+        Job {
+            id: JobId::from_parts(Time::from_millis(1_700_000_000_000), 17),
+            lane: LaneName::new("http").unwrap(),
+            tenant: TenantName::new("acme").unwrap(),
+            priority: Priority::Normal,
+            payload: Payload::Opaque(Body::default()),
+            labels: labels.into_iter().collect::<BTreeMap<_, _>>(),
+            idempotency_key: None,
+            accepted_at: Time::ZERO,
+            due_at: Time::ZERO,
+            expires_at: None,
+        }
+    }
+
+    #[test]
+    fn a_callers_trace_goes_on_and_one_without_gets_its_own() {
+        let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let theirs = job(Some(given));
+        assert_eq!(theirs.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(theirs.traceparent(1).starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
+        assert_ne!(theirs.traceparent(1), theirs.traceparent(2), "an attempt is a part of its own");
+        let own = job(None);
+        assert_eq!(own.trace_id(), own.trace_id());
+        assert_eq!(own.traceparent(1).len(), given.len());
+        for bad in ["", "junk", "00-xyz-1-01", "00-00000000000000000000000000000000-00f067aa0ba902b7-01"] {
+            assert_eq!(job(Some(bad)).trace_id(), own.trace_id(), "{bad}");
+        }
+    }
+}
