@@ -150,6 +150,9 @@ impl Desk {
         }
         let room = (self.policy.concurrency as usize).saturating_sub(roster.running);
         if room == 0 || roster.is_stopping {
+            // Whoever ends an attempt asks again. The moment that the last claim gave may pass before that, and a lane
+            // that sleeps until a moment which has passed does not sleep.
+            roster.wake_at = None;
             return Ok(());
         }
         let batch = self.engine.store.claim(&self.lane, room).await?;
@@ -205,4 +208,68 @@ pub(super) struct Attended {
     pub(super) wake_at: Option<Time>,
     /// Attempts under way.
     pub(super) running: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use entrega_core::job::{Body, Payload, Priority};
+    use entrega_core::name::TenantName;
+    use entrega_core::outcome::Outcome;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::intake::NewJob;
+    use crate::store::local::{HeapDisk, LocalOptions, LocalStore};
+
+    struct Hanging;
+
+    #[async_trait]
+    impl Channel for Hanging {
+        async fn attempt(&self, _: &ClaimedJob, _: tokio::time::Instant) -> Outcome {
+            std::future::pending().await
+        }
+    }
+
+    fn engine(clock: &Clock, lane: &LaneName, policy: LanePolicy) -> Arc<Engine> {
+        let lanes: BTreeMap<_, _> = [(lane.clone(), Arc::new(policy))].into();
+        let retention = Duration::from_hours(1);
+        let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
+        let hanging: Arc<dyn Channel> = Arc::new(Hanging);
+        let store = Arc::new(LocalStore::open(Box::<HeapDisk>::default(), clock.clone(), options).unwrap());
+        let channels = HashMap::from([("hanging".to_owned(), hanging)]);
+        Arc::new(Engine { channels, ..Engine::over(store, clock.clone(), lanes) })
+    }
+
+    /// With every slot taken, the lane's task kept the moment of its last claim. When a delayed job came due meanwhile,
+    /// that moment had passed, and the task went round without a pause until an attempt ended.
+    #[tokio::test]
+    async fn a_full_lane_with_a_job_that_came_due_sleeps() {
+        let (clock, lane) = (Clock::manual(Time::from_millis(1_000_000)), LaneName::new("http").unwrap());
+        let policy = LanePolicy { channel: "hanging".into(), concurrency: 1, ..LanePolicy::http() };
+        let engine = engine(&clock, &lane, policy);
+        let delay = Duration::from_secs(1);
+        let job = |delay| NewJob {
+            lane: lane.clone(),
+            priority: Priority::Normal,
+            payload: Payload::Opaque(Body::default()),
+            labels: BTreeMap::new(),
+            ttl: None,
+            delay,
+            idempotency_key: None,
+        };
+        let tenant = TenantName::new("acme").unwrap();
+        for taken in engine.submit(&tenant, vec![job(Duration::ZERO), job(delay)]).await {
+            taken.unwrap();
+        }
+        let desk = Desk::new(&engine, &lane).unwrap();
+        let first = desk.attend(false).await.unwrap();
+        assert_eq!((first.running, first.wake_at), (1, Some(clock.now() + delay)));
+        clock.advance(delay * 2);
+        let second = desk.attend(false).await.unwrap();
+        assert_eq!((second.running, second.wake_at), (1, None));
+    }
 }
