@@ -70,6 +70,15 @@ enum Chore {
         #[arg(long, default_value_t = 60)]
         cuts: u32,
     },
+    /// Run the engine under simulated time, crashes and faults, one seed after the other
+    Sim {
+        /// How many seeds
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+        /// From which on
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+    },
     /// Measure, side by side with the peers; arguments go to entrega-bench
     Bench {
         /// E.g. `--quick bare bullmq`
@@ -86,6 +95,7 @@ fn main() -> ExitCode {
         Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
         Chore::Power { faults, cuts } => power(faults, cuts),
+        Chore::Sim { seeds, from } => sim(seeds, from),
         Chore::Bench { args } => bench(&args),
     };
     match result {
@@ -128,6 +138,12 @@ fn power(faults: u32, cuts: u32) -> Result<()> {
     large.arg("whenever").env("ENTREGA_POWER_CUTS", cuts.to_string());
     large.env("ENTREGA_POWER_JOBS", "220").env("ENTREGA_POWER_BYTES", "450000");
     stream(large)
+}
+
+fn sim(seeds: u64, from: u64) -> Result<()> {
+    let mut command = cargo(&["run", "-p", "entrega-sim", "--release", "--locked", "--"]);
+    command.args(["--seeds", &seeds.to_string(), "--from", &from.to_string()]);
+    stream(command)
 }
 
 fn bench(args: &[String]) -> Result<()> {

@@ -26,10 +26,12 @@ impl LaneLoop {
         let wake = self.desk.wake.clone();
         while !shutdown.is_cancelled() {
             let attended = self.desk.attend(false).await?;
+            // In this order, not in one drawn by chance: a simulated run must come out the same again.
             tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {}
                 () = wake.notified() => {}
                 () = sleep_until(&self.desk.engine, attended.wake_at) => {}
-                () = shutdown.cancelled() => {}
             }
         }
         self.finish(grace).await

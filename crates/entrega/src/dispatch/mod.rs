@@ -74,6 +74,7 @@ impl Engine {
     async fn watch(&self, tasks: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {
         loop {
             tokio::select! {
+                biased;
                 reason = self.store.failed() => return Err(RunError::StoreFailed { reason }),
                 ended = tasks.join_next() => match ended {
                     Some(Ok(Ok(()))) => {}

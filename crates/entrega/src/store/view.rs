@@ -77,6 +77,21 @@ pub struct ClaimBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub(super) Held);
 
+impl Ticket {
+    /// That of a store of one's own, which knows attempts by a number.
+    pub const fn numbered(number: u64) -> Ticket {
+        Ticket(Held::Lease(number))
+    }
+
+    /// The number it was made with, or that of its lease; a local store has none.
+    pub const fn number(self) -> Option<u64> {
+        match self.0 {
+            Held::Lease(number) => Some(number),
+            Held::Place(_) => None,
+        }
+    }
+}
+
 /// How a store knows an attempt again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {

@@ -34,8 +34,9 @@ pub async fn run(engine: Arc<Engine>, shutdown: CancellationToken) {
     let mut waiting = endpoints::Waiting::default();
     for turn in 0u64.. {
         tokio::select! {
-            _ = ticks.tick() => {}
+            biased;
             () = shutdown.cancelled() => return,
+            _ = ticks.tick() => {}
         }
         if let Err(error) = replayer.turn(&engine).await {
             tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");

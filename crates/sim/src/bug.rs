@@ -1,0 +1,88 @@
+//! Planted bugs: each breaks one rule of the simulated store on purpose, so that the checkers are seen to notice.
+//! Invariant: none is on unless a test switches it on; nothing here ships.
+
+/// A rule that is broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    /// A caller is answered before its job is synced.
+    AcknowledgeBeforeSync,
+    /// A settlement under an old lease counts.
+    NoFence,
+    /// A settlement is written twice.
+    SettleTwice,
+    /// What a settlement causes is not written with it.
+    ForgetCauses,
+    /// Two events of a mail bear the same number.
+    DoubleEventNumber,
+    /// One tenant is passed over while others wait.
+    SkipTenant,
+    /// A tenant's turn never ends.
+    EndlessTurn,
+    /// Being held by a gate counts as an attempt.
+    CountHeldAsAttempt,
+    /// What was tried before is forgotten with a retry.
+    ForgetHistory,
+    /// A retry is written down but does not come back.
+    LoseRetry,
+    /// A retry comes back at once.
+    RetryEarly,
+    /// Jobs past their time to live are started.
+    IgnoreTtl,
+    /// Expired jobs leave without a trace.
+    ExpireSilently,
+    /// All jobs are equally urgent.
+    IgnorePriority,
+    /// One start more than the throttle allows.
+    ThrottleOffByOne,
+    /// A restart forgets what the throttle let through.
+    ThrottleForgotten,
+    /// A breaker that opened stays open.
+    BreakerNeverCloses,
+    /// Ends are written without their reason.
+    ForgetReason,
+    /// The dispatcher is told to come back an hour late.
+    WakeTooLate,
+    /// Nobody is woken when work arrives.
+    ForgetToWake,
+    /// A job that had been attempted is gone after a restart.
+    DropOnCrash,
+    /// A key that makes a submission happen once is forgotten at once.
+    ForgetOnce,
+    /// A replayed job that was delivered leaves its dead letter open.
+    ReplayWithoutRemoving,
+    /// A replay does not count, so that it could go on for ever.
+    ReplayUncounted,
+    /// A job that ended stays in its lane.
+    KeepAfterEnd,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 25] = [
+        Bug::AcknowledgeBeforeSync,
+        Bug::NoFence,
+        Bug::SettleTwice,
+        Bug::ForgetCauses,
+        Bug::DoubleEventNumber,
+        Bug::SkipTenant,
+        Bug::EndlessTurn,
+        Bug::CountHeldAsAttempt,
+        Bug::ForgetHistory,
+        Bug::LoseRetry,
+        Bug::RetryEarly,
+        Bug::IgnoreTtl,
+        Bug::ExpireSilently,
+        Bug::IgnorePriority,
+        Bug::ThrottleOffByOne,
+        Bug::ThrottleForgotten,
+        Bug::BreakerNeverCloses,
+        Bug::ForgetReason,
+        Bug::WakeTooLate,
+        Bug::ForgetToWake,
+        Bug::DropOnCrash,
+        Bug::ForgetOnce,
+        Bug::ReplayWithoutRemoving,
+        Bug::ReplayUncounted,
+        Bug::KeepAfterEnd,
+    ];
+}

@@ -1,0 +1,130 @@
+//! One life of the process: its clock, the world it lives in, and the moment at which it is killed.
+//! Invariant: once dead, nothing that asks [`Life::reach`] goes on; whatever was not on the disk by then never was.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use entrega::clock::Clock;
+use entrega_core::time::Time;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::bug::Bug;
+use crate::disk::Disk;
+use crate::plan::Plan;
+use crate::witness::Witness;
+
+/// More points than any life needs by far.
+const POINTS_MAX: u64 = 200_000;
+
+/// What outlives every process.
+pub struct World {
+    /// What the seed says.
+    pub plan: Plan,
+    /// The rule that is broken on purpose.
+    pub bug: Option<Bug>,
+    /// What is durable.
+    pub disk: Mutex<Disk>,
+    /// Who sees and judges.
+    pub witness: Mutex<Witness>,
+    /// The chance of everything that happens by the way.
+    pub rng: Mutex<fastrand::Rng>,
+    /// Which callers still want something.
+    pub open: Mutex<Vec<bool>>,
+}
+
+impl World {
+    /// Whether this rule is broken on purpose.
+    pub fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+}
+
+/// One life.
+pub struct Life {
+    /// The world.
+    pub world: Arc<World>,
+    /// The time.
+    pub clock: Clock,
+    points: AtomicU64,
+    crash_at: AtomicU64,
+    is_dead: AtomicBool,
+    died: Notify,
+}
+
+impl Life {
+    /// One that ends at the so-manieth point, if at one.
+    pub fn new(world: &Arc<World>, clock: Clock, crash_at: Option<u64>) -> Life {
+        Life {
+            world: world.clone(),
+            clock,
+            points: AtomicU64::new(0),
+            crash_at: AtomicU64::new(crash_at.unwrap_or(u64::MAX)),
+            is_dead: AtomicBool::new(false),
+            died: Notify::new(),
+        }
+    }
+
+    /// A point at which the process may be killed; nobody gets past one when it is dead.
+    pub async fn reach(&self) {
+        if self.is_over() {
+            self.is_dead.store(true, Ordering::Relaxed);
+            self.died.notify_one();
+        }
+        if self.is_dead.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether this point is the last.
+    fn is_over(&self) -> bool {
+        let point = self.points.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_time = point >= self.crash_at.load(Ordering::Relaxed) && self.clock.now() < self.world.plan.heal_at;
+        let mut witness = self.world.witness.lock();
+        if point == POINTS_MAX {
+            witness.break_promise("nothing_stuck_after_heal", "the process goes round without end".into());
+        }
+        // After a broken promise nothing more is to be learnt, and what broke it may go on for ever.
+        is_time || !witness.is_content()
+    }
+
+    /// Has the process killed a few points from now, if it is to be killed at all: just when it would hurt.
+    pub fn hurry_crash(&self, points: u64) {
+        let soon = self.points.load(Ordering::Relaxed) + points;
+        let at = self.crash_at.load(Ordering::Relaxed);
+        if at != u64::MAX {
+            self.crash_at.store(at.min(soon), Ordering::Relaxed);
+        }
+    }
+
+    /// Resolves when the process is killed.
+    pub async fn died(&self) {
+        self.died.notified().await;
+    }
+
+    /// Waits for so long.
+    pub async fn wait(&self, length: Duration) {
+        if !length.is_zero() {
+            tokio::time::sleep(length).await;
+        }
+    }
+
+    /// Waits until the store can be reached.
+    pub async fn wait_for_store(&self) {
+        while let Some(until) = self.world.plan.outage_until(self.clock.now()) {
+            self.wait_until(until).await;
+        }
+    }
+
+    /// Waits until a moment.
+    pub async fn wait_until(&self, at: Time) {
+        tokio::time::sleep_until(self.clock.instant(at)).await;
+    }
+
+    /// How long the store takes for something, just now.
+    pub fn latency(&self) -> Duration {
+        let most_ms = if self.world.plan.is_slow(self.clock.now()) { 400 } else { 4 };
+        Duration::from_millis(self.world.rng.lock().u64(0..most_ms))
+    }
+}

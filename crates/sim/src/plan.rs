@@ -1,0 +1,260 @@
+//! The plan of a run: what a seed says about lanes, callers, faults and ends of the process.
+//! Invariant: a plan follows from its seed alone. After `heal_at` nothing fails any more.
+//! Never: looks at what happens in the run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use entrega::events::{EVENTS_LANE, WEBHOOK_LANE};
+use entrega::intake::NewJob;
+use entrega_core::backoff::Backoff;
+use entrega_core::breaker::{BreakerPolicy, WhenOpen};
+use entrega_core::cadence::CadencePolicy;
+use entrega_core::email::{Email, Mailbox};
+use entrega_core::job::{Body, Payload, Priority};
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::time::Time;
+
+/// When every run begins.
+pub const START: Time = Time::from_millis(1_700_000_000_000);
+/// How long things go wrong.
+const TROUBLE_MS: u64 = 9_000;
+/// Callers come within this.
+const CALLERS_MS: u64 = 7_000;
+const TENANTS: u32 = 5;
+/// Of these tenants somebody hears what becomes of their mails.
+const TENANTS_LISTENING: u32 = 2;
+
+const CALLS_LANE: &str = "calls";
+const DOWN_LANE: &str = "down";
+const PACED_LANE: &str = "paced";
+const MAIL_LANE: &str = "email:send";
+
+/// A stretch of time, its end not included.
+pub type Span = (Time, Time);
+
+/// How a life of the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the so-manieth await of store or destination, whatever is going on there.
+    Crash { points: u64 },
+    /// In order, after so long.
+    Stop { after: Duration },
+}
+
+/// A caller who wants something sent.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// When it comes.
+    pub at: Time,
+    /// Whose.
+    pub tenant: TenantName,
+    /// What.
+    pub job: NewJob,
+    /// Makes it one job however often it is handed in.
+    pub key: Option<String>,
+}
+
+/// What a seed says.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The lanes there are.
+    pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// Who comes.
+    pub wishes: Vec<Wish>,
+    /// Of all lives but the last.
+    pub ends: Vec<End>,
+    /// The store cannot be reached.
+    pub outages: Vec<Span>,
+    /// It takes no new work.
+    pub refusals: Vec<Span>,
+    /// It takes its time.
+    pub slowness: Vec<Span>,
+    /// From then on everything works.
+    pub heal_at: Time,
+}
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+fn lane_name(name: &str) -> LaneName {
+    LaneName::new(name).expect("a lane name")
+}
+
+/// Whether somebody is told of this tenant's mails.
+pub fn is_listening(tenant: &TenantName) -> bool {
+    (0..TENANTS_LISTENING).any(|number| tenant.as_str() == format!("t{number}"))
+}
+
+impl Plan {
+    /// What this chance says.
+    pub fn draw(rng: &mut fastrand::Rng) -> Plan {
+        let spans = |rng: &mut fastrand::Rng, most: usize, longest_ms: u64| -> Vec<Span> {
+            let span = |rng: &mut fastrand::Rng| {
+                let from = START + ms(rng.u64(0..TROUBLE_MS - longest_ms));
+                (from, from + ms(rng.u64(50..longest_ms)))
+            };
+            (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
+        };
+        let end = |rng: &mut fastrand::Rng| match rng.u32(0..4) {
+            0 => End::Stop { after: ms(rng.u64(100..4_000)) },
+            _ => End::Crash { points: rng.u64(5..250) },
+        };
+        let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();
+        if rng.u32(0..3) == 0 {
+            burst(rng, &mut wishes);
+        }
+        Plan {
+            lanes: lanes(rng),
+            wishes,
+            ends: (0..rng.usize(0..4)).map(|_| end(rng)).collect(),
+            outages: spans(rng, 2, 6_000),
+            refusals: spans(rng, 1, 2_000),
+            slowness: spans(rng, 2, 3_000),
+            heal_at: START + ms(TROUBLE_MS),
+        }
+    }
+
+    /// When the outage that there is now ends.
+    pub fn outage_until(&self, now: Time) -> Option<Time> {
+        self.outages.iter().filter(|span| is_in(span, now)).map(|span| span.1).max()
+    }
+
+    /// Whether new work is refused now.
+    pub fn refuses(&self, now: Time) -> bool {
+        self.refusals.iter().any(|span| is_in(span, now))
+    }
+
+    /// Whether the store is slow now.
+    pub fn is_slow(&self, now: Time) -> bool {
+        self.slowness.iter().any(|span| is_in(span, now))
+    }
+}
+
+fn is_in(span: &Span, now: Time) -> bool {
+    (span.0..span.1).contains(&now)
+}
+
+/// One lane for each gate, so that a broken one is not hidden behind another.
+fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
+    let concurrency = rng.u32(2..6);
+    let exhausted = if rng.bool() { OnExhausted::Dlq } else { OnExhausted::Blocked };
+    let base = LanePolicy {
+        channel: "simulated".into(),
+        retry: Retry { attempts: rng.u32(1..5), backoff: Backoff::exponential(ms(200), ms(2_000)) },
+        timeout: ms(rng.u64(300..1_500)),
+        ttl: Some(ms(rng.u64(4_000..60_000))),
+        concurrency,
+        tenant_concurrency: concurrency,
+        ..LanePolicy::http()
+    };
+    let throttle = |rng: &mut fastrand::Rng, scope| {
+        let (max_requests, per) = (rng.u32(1..6), ms(rng.u64(100..600)));
+        Some(ThrottlePolicy { max_requests, per, scope })
+    };
+    let breaker = |rng: &mut fastrand::Rng| BreakerPolicy {
+        failures: rng.u32(2..4),
+        open: ms(rng.u64(200..1_500)),
+        probe_timeout: ms(2_500),
+        when_open: WhenOpen::Hold,
+    };
+    let calls = LanePolicy { throttle: throttle(rng, Scope::Lane), on_exhausted: exhausted, ..base.clone() };
+    let down = LanePolicy { breaker: Some((breaker(rng), Scope::Lane)), ..base.clone() };
+    let cadence = CadencePolicy { max: ms(1_000), ..CadencePolicy::starting_at(ms(rng.u64(20..200))) };
+    let paced = LanePolicy { cadence: Some(cadence), capacity: 5, on_full: OnFull::Preempt, ..base.clone() };
+    let mail = LanePolicy {
+        channel: "email".into(),
+        throttle: throttle(rng, Scope::Lane),
+        rules: LanePolicy::email().rules,
+        dialect: LanePolicy::email().dialect,
+        ..base.clone()
+    };
+    let events = LanePolicy { timeout: ms(1_000), ..LanePolicy::events() };
+    let webhook = LanePolicy {
+        retry: Retry { attempts: 3, backoff: Backoff::Listed(vec![ms(300), ms(900)]) },
+        timeout: base.timeout,
+        throttle: throttle(rng, Scope::Tenant),
+        breaker: Some((breaker(rng), Scope::Tenant)),
+        concurrency: 4,
+        tenant_concurrency: 2,
+        ..LanePolicy::webhook()
+    };
+    let all = [
+        (CALLS_LANE, calls),
+        (DOWN_LANE, down),
+        (PACED_LANE, paced),
+        (MAIL_LANE, mail),
+        (EVENTS_LANE, events),
+        (WEBHOOK_LANE, webhook),
+    ];
+    all.into_iter().map(|(name, policy)| (lane_name(name), Arc::new(policy))).collect()
+}
+
+fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
+    let lane = match rng.u32(0..10) {
+        0..4 => CALLS_LANE,
+        4..6 => DOWN_LANE,
+        6..8 => PACED_LANE,
+        _ => MAIL_LANE,
+    };
+    let payload = match lane {
+        MAIL_LANE => Payload::Email(Box::new(mail(number))),
+        _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
+    };
+    // Some come together, so that there is a queue to take turns in.
+    let at_ms = rng.u64(0..CALLERS_MS);
+    let at_ms = if rng.bool() { at_ms / 2_000 * 2_000 } else { at_ms };
+    let key = (rng.u32(0..3) == 0).then(|| format!("key-{number}"));
+    Wish {
+        at: START + ms(at_ms),
+        tenant: TenantName::new(&format!("t{}", rng.u32(0..TENANTS))).expect("a tenant name"),
+        key: key.clone(),
+        job: NewJob {
+            lane: lane_name(lane),
+            priority: Priority::ALL[rng.usize(0..3)],
+            payload,
+            labels: BTreeMap::new(),
+            ttl: (rng.u32(0..4) == 0).then(|| ms(rng.u64(100..4_000))),
+            delay: if rng.u32(0..4) == 0 { ms(rng.u64(1..2_000)) } else { Duration::ZERO },
+            idempotency_key: key,
+        },
+    }
+}
+
+/// One tenant wants much at once, another a little: they must take turns.
+fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in 0..14 {
+        let mut wish = wish(rng, first + number);
+        let tenant = if number < 10 { "t3" } else { "t4" };
+        wish.tenant = TenantName::new(tenant).expect("a tenant name");
+        wish.at = at;
+        wish.job.lane = lane_name(CALLS_LANE);
+        wish.job.payload = Payload::Opaque(Body(Bytes::from_static(b"burst")));
+        (wish.job.priority, wish.job.delay, wish.job.ttl) = (Priority::Normal, Duration::ZERO, None);
+        wishes.push(wish);
+    }
+}
+
+fn mail(number: u32) -> Email {
+    let mailbox = |address: String| Mailbox { name: None, address };
+    Email {
+        from: mailbox("gateway@example.com".into()),
+        reply_to: None,
+        to: vec![mailbox(format!("somebody{number}@example.com"))],
+        cc: Vec::new(),
+        bcc: Vec::new(),
+        subject: format!("wish {number}"),
+        text: Some("hello".into()),
+        html: None,
+        attachments: Vec::new(),
+        headers: Vec::new(),
+        accepted: Vec::new(),
+        events: 0,
+    }
+}

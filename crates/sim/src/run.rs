@@ -1,0 +1,235 @@
+//! A run: one life of the process after the other, until all has healed and everything has ended.
+//! Invariant: a life ends by dropping its runtime with every task in it, wherever each of them is waiting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega::chance::Chance;
+use entrega::channel::Channel;
+use entrega::channel::event::EventChannel;
+use entrega::clock::Clock;
+use entrega::engine::Engine;
+use entrega::intake::{OnceKey, Refusal};
+use entrega::store::{DeadLetterFilter, JobStore, Registry, ReplayRun, ReplayStatus, StoreError};
+use entrega_core::time::Time;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::bug::Bug;
+use crate::destination::Destination;
+use crate::disk::{Disk, Place};
+use crate::life::{Life, World};
+use crate::plan::{End, Plan, START};
+use crate::store::SimStore;
+use crate::witness::{Troubles, Violation, Witness};
+
+/// By then everything must have ended, so long after the world has healed.
+const PATIENCE: Duration = Duration::from_secs(150);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// What an orderly stop waits for.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often a caller comes back who was turned away.
+const RETURNS_MAX: u32 = 20;
+const RETURN_AFTER: Duration = Duration::from_millis(1_100);
+const REPLAYS_PER_SEC: u32 = 50;
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Run {
+    /// All that happened, line by line.
+    pub trace: Vec<String>,
+    /// The first promise that was broken.
+    pub violation: Option<Violation>,
+    /// How often things went wrong on purpose.
+    pub troubles: Troubles,
+}
+
+/// Runs one seed to its end.
+pub fn run(seed: u64) -> Run {
+    run_with(seed, None)
+}
+
+/// Runs one seed with a rule broken on purpose.
+pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let plan = Plan::draw(&mut rng);
+    let witness = Witness::new(&plan.lanes);
+    let world = Arc::new(World {
+        open: Mutex::new(vec![true; plan.wishes.len()]),
+        plan,
+        bug,
+        disk: Mutex::new(Disk::default()),
+        witness: Mutex::new(witness),
+        rng: Mutex::new(rng),
+    });
+    let mut now = START;
+    let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
+    for (number, end) in ends.enumerate() {
+        now = live(&world, number as u64, end, now);
+        if !world.witness.lock().is_content() {
+            break;
+        }
+    }
+    let disk = world.disk.lock();
+    world.witness.lock().finish(now, &disk);
+    drop(disk);
+    let lanes = BTreeMap::new();
+    let (trace, violation, troubles) = std::mem::replace(&mut *world.witness.lock(), Witness::new(&lanes)).close();
+    Run { trace, violation, troubles }
+}
+
+/// One life of the process, from its start to its end; gives the moment of the end.
+fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
+    runtime.block_on(async {
+        let crash_at = match end {
+            Some(End::Crash { points }) => Some(points),
+            _ => None,
+        };
+        let life = Arc::new(Life::new(world, Clock::of_runtime(start), crash_at));
+        let store = SimStore::open(&life, number > 0);
+        let engine = engine(&life, &store, number);
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn({
+            let (engine, shutdown) = (engine.clone(), shutdown.clone());
+            async move { engine.run(shutdown, GRACE).await }
+        });
+        for wish in 0..world.plan.wishes.len() {
+            tokio::spawn(call(life.clone(), engine.clone(), wish));
+        }
+        let ends = async {
+            match end {
+                Some(End::Stop { after }) => life.wait(after).await,
+                // A life that was to be killed and was not goes on to the end like the last.
+                _ => settle_down(&life, &store).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = life.died() => {
+                let mut witness = world.witness.lock();
+                witness.troubles.crashes += 1;
+                witness.note(life.clock.now(), format_args!("crash"));
+            }
+            () = ends => {
+                world.witness.lock().troubles.stops += u32::from(end.is_some());
+                shutdown.cancel();
+                let ended = running.await;
+                let is_well = matches!(ended, Ok(Ok(())));
+                if !is_well {
+                    world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
+                }
+            }
+        }
+        life.clock.now()
+    })
+}
+
+fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: u64) -> Arc<Engine> {
+    let lanes = life.world.plan.lanes.clone();
+    let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
+    let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));
+    let channels = [
+        ("simulated", destination.clone()),
+        ("email", destination.clone()),
+        ("webhook", destination),
+        ("event", event),
+    ];
+    Arc::new(Engine {
+        chance: Chance::from_seed(life.world.rng.lock().u64(..) ^ number),
+        channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
+        ..Engine::over(store.clone(), life.clock.clone(), lanes)
+    })
+}
+
+/// A caller: comes at its time, comes back when it is turned away, and goes when it is answered.
+async fn call(life: Arc<Life>, engine: Arc<Engine>, number: usize) {
+    let world = &life.world;
+    let wish = &world.plan.wishes[number];
+    if !world.open.lock()[number] {
+        return;
+    }
+    life.wait_until(wish.at).await;
+    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, key.as_bytes()).ok()).collect();
+    // Whoever has a key may be impatient and come twice.
+    let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
+    for _ in 0..RETURNS_MAX {
+        let mut answers = engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.clone())]).await;
+        match answers.pop() {
+            Some(Ok(taken)) => {
+                let mut witness = world.witness.lock();
+                witness.troubles.repeated += u32::from(taken.is_repeat);
+                witness.acknowledged(life.clock.now(), taken.id);
+                drop(witness);
+                if !std::mem::take(&mut is_impatient) {
+                    break;
+                }
+            }
+            Some(Err(Refusal::Store(StoreError::MemoryFull | StoreError::Unreachable { .. }))) => {
+                life.wait(RETURN_AFTER).await;
+            }
+            Some(Err(Refusal::Full { .. })) => break,
+            other => {
+                let detail = format!("wish {number} was answered {other:?}");
+                world.witness.lock().break_promise("engine_goes_on", detail);
+                break;
+            }
+        }
+    }
+    world.open.lock()[number] = false;
+}
+
+/// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
+async fn settle_down(life: &Life, store: &SimStore) {
+    let world = &life.world;
+    life.wait_until(world.plan.heal_at).await;
+    let deadline = world.plan.heal_at + PATIENCE;
+    let mut has_helped = false;
+    while life.clock.now() < deadline && world.witness.lock().is_content() {
+        life.wait(LOOK_EVERY).await;
+        let is_open = world.open.lock().contains(&true);
+        let (is_waiting, is_replaying) = {
+            let disk = world.disk.lock();
+            let is_replaying = disk.replays.values().any(|run| run.status == ReplayStatus::Running);
+            (disk.waiting().next().is_some(), is_replaying)
+        };
+        match is_open || is_waiting || is_replaying {
+            true => {}
+            false if has_helped => return,
+            false => {
+                has_helped = true;
+                help(life, store).await;
+            }
+        }
+    }
+}
+
+/// What an operator does when the world has healed.
+async fn help(life: &Life, store: &SimStore) {
+    let blocked: Vec<_> = {
+        let disk = life.world.disk.lock();
+        let blocked = disk.jobs.values().filter(|record| matches!(record.place, Place::Blocked { .. }));
+        blocked.map(|record| record.job.id).collect()
+    };
+    for id in blocked {
+        if let Err(error) = store.unblock(id).await {
+            life.world.witness.lock().break_promise("engine_goes_on", format!("{id} stays blocked: {error}"));
+        }
+    }
+    let replay = ReplayRun {
+        id: "all".into(),
+        filter: DeadLetterFilter::default(),
+        rate_per_sec: REPLAYS_PER_SEC,
+        created_at: life.clock.now(),
+        status: ReplayStatus::Running,
+        total: 0,
+        replayed: 0,
+        skipped: 0,
+        cursor: None,
+    };
+    if let Err(error) = store.put_replay(replay).await {
+        life.world.witness.lock().break_promise("engine_goes_on", format!("no replay: {error}"));
+    }
+}

@@ -1,0 +1,166 @@
+//! The simulated store: the lane machines in memory, records on the simulated disk, one writer between them.
+//! Invariant: a caller is answered, and a job is claimable, only after the batch that holds it is on the disk; a
+//! settlement names the lease that it was made under. Unless a planted bug says otherwise.
+//! Never: uses a thread or draws chance of its own.
+//!
+//! # Layout
+//! `jobs` is the way of a job, `settlements` what becomes of one, `writer` group commit, `rest` the other verbs.
+
+mod jobs;
+mod rest;
+mod settlements;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega::store::StoreError;
+use entrega_core::id::JobId;
+use entrega_core::lane::{Lane, Next, Ticket, Waiting};
+use entrega_core::name::LaneName;
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+pub use self::rest::HOOK;
+
+use self::writer::Command;
+use crate::bug::Bug;
+use crate::disk::{Change, Record};
+use crate::life::Life;
+
+/// Longer than any attempt, shorter than the longest outage.
+const LEASE: Duration = Duration::from_secs(4);
+const REAP_EVERY: Duration = Duration::from_millis(250);
+
+/// An attempt under way.
+#[derive(Clone, Debug)]
+struct Lease {
+    lane: LaneName,
+    ticket: Ticket,
+    id: JobId,
+    until: Time,
+}
+
+struct LaneCell {
+    machine: Lane,
+    wake: Arc<Notify>,
+}
+
+struct State {
+    lanes: BTreeMap<LaneName, LaneCell>,
+    leases: BTreeMap<u64, Lease>,
+    leases_made: u64,
+    queue: Vec<Command>,
+}
+
+/// The store of one life.
+pub struct SimStore {
+    life: Arc<Life>,
+    state: Mutex<State>,
+    /// Told when there is something to write.
+    bell: Notify,
+}
+
+impl SimStore {
+    /// Opens it: whatever had not ended waits again. The writer and the reaper of leases begin to work.
+    pub fn open(life: &Arc<Life>, is_restart: bool) -> Arc<SimStore> {
+        let world = &life.world;
+        if is_restart && world.has(Bug::DropOnCrash) {
+            let mut disk = world.disk.lock();
+            let lost = disk.waiting().find(|record| record.attempt > 0).map(|record| record.job.id);
+            lost.into_iter().for_each(|id| drop(disk.jobs.remove(&id)));
+        }
+        let disk = world.disk.lock();
+        let now = life.clock.now();
+        world.witness.lock().reopened(now, &disk);
+        let lanes = world.plan.lanes.iter().map(|(name, policy)| {
+            let mut machine = Lane::new(bent(policy, world.bug));
+            for record in disk.waiting().filter(|record| record.job.lane == *name) {
+                machine.restore(now, &entry(record, world.bug));
+            }
+            if is_restart && !world.has(Bug::ThrottleForgotten) {
+                machine.assume_spent(now);
+            }
+            (name.clone(), LaneCell { machine, wake: Arc::new(Notify::new()) })
+        });
+        let state = State { lanes: lanes.collect(), leases: BTreeMap::new(), leases_made: 0, queue: Vec::new() };
+        drop(disk);
+        let store = Arc::new(SimStore { life: life.clone(), state: Mutex::new(state), bell: Notify::new() });
+        tokio::spawn(store.clone().write_on());
+        tokio::spawn(store.clone().reap_on());
+        store
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.life.world.has(bug)
+    }
+
+    fn now(&self) -> Time {
+        self.life.clock.now()
+    }
+
+    fn unknown_lane(&self, lane: &LaneName) -> StoreError {
+        let known = self.life.world.plan.lanes.keys().map(LaneName::as_str).collect::<Vec<_>>().join(", ");
+        StoreError::UnknownLane { lane: lane.to_string(), known }
+    }
+
+    fn push(&self, command: Command) {
+        self.state.lock().queue.push(command);
+        self.bell.notify_one();
+    }
+
+    /// Writes changes; `put_back` stands in its lane once they are durable.
+    async fn change(&self, changes: Vec<Change>, put_back: Option<Record>) -> Result<(), StoreError> {
+        let (reply, durable) = oneshot::channel();
+        self.push(Command::Change { changes, put_back: put_back.map(Box::new), reply: Some(reply) });
+        durable.await.map_err(|_| StoreError::Stopped { reason: "the process is gone".into() })
+    }
+
+    /// Takes attempts over whose lease has ended: their jobs wait again, with the same number.
+    async fn reap_on(self: Arc<Self>) {
+        loop {
+            self.life.wait(REAP_EVERY).await;
+            let now = self.now();
+            let mut state = self.state.lock();
+            let ended: Vec<u64> =
+                state.leases.iter().filter(|(_, lease)| lease.until <= now).map(|(number, _)| *number).collect();
+            for number in ended {
+                let Some(Lease { lane, ticket, id, .. }) = state.leases.remove(&number) else { continue };
+                let Some(record) = self.life.world.disk.lock().jobs.get(&id).cloned() else { continue };
+                let Some(cell) = state.lanes.get_mut(&lane) else { continue };
+                cell.machine.settle(now, ticket, Next::Leave, Lesson::Nothing, Duration::ZERO);
+                cell.machine.restore(now, &entry(&record, self.life.world.bug));
+                cell.wake.notify_one();
+                self.life.world.witness.lock().lease_lost(now, id);
+            }
+        }
+    }
+}
+
+/// The policy that the lane machine is given.
+fn bent(policy: &Arc<LanePolicy>, bug: Option<Bug>) -> Arc<LanePolicy> {
+    let mut policy = policy.clone();
+    match bug {
+        Some(Bug::ThrottleOffByOne) => {
+            Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.max_requests += 1);
+        }
+        Some(Bug::EndlessTurn) => Arc::make_mut(&mut policy).fairness.max_jobs_per_tenant_batch = u32::MAX,
+        _ => {}
+    }
+    policy
+}
+
+/// A job as the lane machine is told of it.
+fn entry(record: &Record, bug: Option<Bug>) -> Waiting {
+    let mut waiting = record.waiting();
+    match bug {
+        Some(Bug::IgnoreTtl) => waiting.expires = Time::NEVER,
+        Some(Bug::IgnorePriority) => waiting.priority = Default::default(),
+        _ => {}
+    }
+    waiting
+}

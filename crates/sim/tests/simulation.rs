@@ -1,0 +1,82 @@
+//! The engine under simulated time: promises over many seeds, the same trace for the same seed, and checkers that notice.
+
+use std::num::NonZero;
+
+use entrega_sim::{Bug, Troubles, run, run_with};
+use parking_lot::Mutex;
+
+const SEEDS: u64 = 1_000;
+/// A planted bug that is not seen by then is not seen.
+const SEEDS_TO_CATCH: u64 = 100;
+
+/// Who notices which bug. The same table is in `docs/guarantees.md`.
+const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
+    (Bug::AcknowledgeBeforeSync, "no_accepted_job_lost"),
+    (Bug::NoFence, "no_double_settle"),
+    (Bug::SettleTwice, "no_double_settle"),
+    (Bug::ForgetCauses, "events_gapless"),
+    (Bug::DoubleEventNumber, "events_gapless"),
+    (Bug::SkipTenant, "priority_strict"),
+    (Bug::EndlessTurn, "turns_fair"),
+    (Bug::CountHeldAsAttempt, "attempts_bounded"),
+    (Bug::ForgetHistory, "attempts_bounded"),
+    (Bug::LoseRetry, "priority_strict"),
+    (Bug::RetryEarly, "never_early"),
+    (Bug::IgnoreTtl, "ttl_respected"),
+    (Bug::ExpireSilently, "no_accepted_job_lost"),
+    (Bug::IgnorePriority, "priority_strict"),
+    (Bug::ThrottleOffByOne, "throttle_respected"),
+    (Bug::ThrottleForgotten, "throttle_respected"),
+    (Bug::BreakerNeverCloses, "nothing_stuck_after_heal"),
+    (Bug::ForgetReason, "ends_have_reasons"),
+    (Bug::WakeTooLate, "nothing_stuck_after_heal"),
+    (Bug::ForgetToWake, "nothing_stuck_after_heal"),
+    (Bug::DropOnCrash, "no_accepted_job_lost"),
+    (Bug::ForgetOnce, "once_is_once"),
+    (Bug::ReplayWithoutRemoving, "no_double_settle"),
+    (Bug::ReplayUncounted, "attempts_bounded"),
+    (Bug::KeepAfterEnd, "no_double_settle"),
+];
+
+#[test]
+fn the_promises_hold_for_a_thousand_seeds() {
+    let all = Mutex::new(Troubles::default());
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for first in 0..threads {
+            let all = &all;
+            scope.spawn(move || {
+                for seed in (first as u64..SEEDS).step_by(threads) {
+                    let ran = run(seed);
+                    assert_eq!(ran.violation, None, "seed {seed}\n{}", ran.trace.join("\n"));
+                    all.lock().add(&ran.troubles);
+                }
+            });
+        }
+    });
+    let all = all.into_inner();
+    println!("{SEEDS} seeds: {all:?}");
+    for (what, count) in all.all() {
+        assert!(count > 100, "{what} happened {count} times in {SEEDS} seeds");
+    }
+}
+
+#[test]
+fn a_seed_run_twice_gives_the_same_bytes() {
+    for seed in 0..50 {
+        let (first, second) = (run(seed).trace, run(seed).trace);
+        assert!(first.len() > 50, "seed {seed} did hardly anything");
+        assert!(first.join("\n") == second.join("\n"), "seed {seed} came out differently");
+    }
+    assert_ne!(run(1).trace, run(2).trace);
+}
+
+#[test]
+fn every_planted_bug_is_caught_by_the_checker_that_is_there_for_it() {
+    for (bug, expected) in CAUGHT_BY {
+        let caught = (0..SEEDS_TO_CATCH).find_map(|seed| Some((seed, run_with(seed, Some(bug)).violation?)));
+        let Some((seed, broken)) = caught else { panic!("{bug:?} goes unnoticed in {SEEDS_TO_CATCH} seeds") };
+        println!("| {bug:?} | `{}` | {} |", broken.checker, seed + 1);
+        assert_eq!(broken.checker, expected, "{bug:?}: {}", broken.detail);
+    }
+}
