@@ -67,6 +67,8 @@ pub struct Plan {
     pub wishes: Vec<Wish>,
     /// Of all lives but the last.
     pub ends: Vec<End>,
+    /// When somebody has dead letters replayed although nothing has healed yet.
+    pub early_replay: Option<Time>,
     /// The store cannot be reached.
     pub outages: Vec<Span>,
     /// It takes no new work.
@@ -112,6 +114,7 @@ impl Plan {
             lanes: lanes(rng),
             wishes,
             ends: (0..rng.usize(0..4)).map(|_| end(rng)).collect(),
+            early_replay: rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS))),
             outages: spans(rng, 2, 6_000),
             refusals: spans(rng, 1, 2_000),
             slowness: spans(rng, 2, 3_000),

@@ -99,6 +99,7 @@ fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time 
         for wish in 0..world.plan.wishes.len() {
             tokio::spawn(call(life.clone(), engine.clone(), wish));
         }
+        tokio::spawn(help_early(life.clone(), store.clone()));
         let ends = async {
             match end {
                 Some(End::Stop { after }) => life.wait(after).await,
@@ -200,14 +201,24 @@ async fn settle_down(life: &Life, store: &SimStore) {
             false if has_helped => return,
             false => {
                 has_helped = true;
-                help(life, store).await;
+                help(life, store, "all").await;
             }
         }
     }
 }
 
-/// What an operator does when the world has healed.
-async fn help(life: &Life, store: &SimStore) {
+/// An operator who does not wait until the world has healed; a replay that was begun goes on in the next life.
+async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
+    const EARLY: &str = "early";
+    let Some(at) = life.world.plan.early_replay else { return };
+    life.wait_until(at).await;
+    if !life.world.disk.lock().replays.contains_key(EARLY) {
+        help(&life, &store, EARLY).await;
+    }
+}
+
+/// What an operator does about jobs that are blocked or dead.
+async fn help(life: &Life, store: &SimStore, replay: &str) {
     let blocked: Vec<_> = {
         let disk = life.world.disk.lock();
         let blocked = disk.jobs.values().filter(|record| matches!(record.place, Place::Blocked { .. }));
@@ -219,7 +230,7 @@ async fn help(life: &Life, store: &SimStore) {
         }
     }
     let replay = ReplayRun {
-        id: "all".into(),
+        id: replay.into(),
         filter: DeadLetterFilter::default(),
         rate_per_sec: REPLAYS_PER_SEC,
         created_at: life.clock.now(),
