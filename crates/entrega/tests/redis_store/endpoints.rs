@@ -47,7 +47,7 @@ async fn an_endpoints_throttle_holds_over_all_nodes_and_over_those_that_come_lat
         let [node, other, sleeper] = world.nodes().await;
         are_listening(&server, &world, 3).await;
         let slow = |throttle| Endpoint { throttle, ..endpoint("https://a.example.com/") };
-        node.store.put_endpoint(slow(Some(SLOW))).await.unwrap();
+        let kept = node.store.put_endpoint(slow(Some(SLOW))).await.unwrap();
         node.submit_all((0..9).map(|_| node.hook("acme", "default")).collect()).await;
         let (one, another) = tokio::join!(claim(&node), claim(&other));
         assert_eq!(one + another, 3);
@@ -57,7 +57,7 @@ async fn an_endpoints_throttle_holds_over_all_nodes_and_over_those_that_come_lat
         let wake = sleeper.store.wake(&lane("webhook")).unwrap();
         // What was said before is heard before.
         while tokio::time::timeout(SECOND / 2, wake.notified()).await.is_ok() {}
-        node.store.put_endpoint(slow(None)).await.unwrap();
+        node.store.put_endpoint(Endpoint { version: kept.version, ..slow(None) }).await.unwrap();
         // Well before the look around that every node takes every ten seconds.
         tokio::time::timeout(2 * SECOND, wake.notified()).await.expect("whoever sleeps is called");
         assert_eq!(claim(&sleeper).await, 1, "the last of the endpoint's four slots");
