@@ -207,9 +207,18 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_judged_is_what_is_connected_to_however_the_answer_changes() {
-        let open = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        // One port on both addresses; somebody else may have it on one of them.
+        let pair = async || {
+            let open = TcpListener::bind("127.0.0.2:0").await.unwrap();
+            let closed = std::net::TcpListener::bind(("127.0.0.1", open.local_addr().unwrap().port()));
+            closed.ok().map(|closed| (open, closed))
+        };
+        let mut found = pair().await;
+        for _ in 0..20 {
+            found = if found.is_some() { found } else { pair().await };
+        }
+        let (open, closed) = found.expect("one port in twenty is free on both");
         let port = open.local_addr().unwrap().port();
-        let closed = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
         closed.set_nonblocking(true).unwrap();
         let resolver = Arc::new(Fickle::default());
         let mut connector = TcpConnector::new(Arc::new(filter(&["127.0.0.2/32"])), resolver.clone());

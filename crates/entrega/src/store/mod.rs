@@ -5,11 +5,12 @@
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
-//! - `view`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - `view`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: one process owns the data, in memory or on disk
 //! - `redis`: any number of processes share it
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
+mod call;
 mod connector;
 mod endpoint;
 mod export;
@@ -34,6 +35,7 @@ use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use tokio::sync::Notify;
 
+pub use self::call::{Begun, GateName, Passing, StoredAnswer};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};

@@ -186,21 +186,6 @@ pub struct CacheMark {
     pub motivo: Option<String>,
 }
 
-/// An answer of an upstream, kept to be given again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredAnswer {
-    /// When it was given.
-    pub stored_at: Time,
-    /// The status code.
-    pub status: u16,
-    /// Its content type.
-    pub content_type: Option<String>,
-    /// The body, up to the cap.
-    pub body: Body,
-    /// Whether the cap cut it off.
-    pub truncated: bool,
-}
-
 /// A job as shown to people.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -480,35 +465,4 @@ pub struct ReplayRun {
     pub skipped: u64,
     /// The last entry looked at.
     pub cursor: Option<DeadLetterCursor>,
-}
-
-/// A gate that is not a lane's: its name, and the policy whose throttle and breaker it keeps.
-#[derive(Clone, Debug)]
-pub struct GateName {
-    /// Its name; gates with one name are one gate.
-    pub name: LaneName,
-    /// Its policy.
-    pub policy: Arc<LanePolicy>,
-}
-
-/// Whether a call may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passing {
-    /// It may, and it counts.
-    Through,
-    /// Not now: which gate, and for how long, where that is known.
-    Held(lane::GateKind, Option<Duration>),
-}
-
-/// What is known of a request that must happen once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// Nothing; it is the caller's to make, and others wait.
-    New,
-    /// Somebody makes it, until this moment at the latest.
-    Running(Time),
-    /// It was made, and this was answered.
-    Ended(Vec<u8>),
-    /// Its key was used for another request.
-    OtherRequest,
 }

@@ -230,8 +230,14 @@ async fn a_name_that_means_an_address_inside_is_never_called() {
 
 /// A receiver that may be called, and an ear at the same port of an address that may not.
 async fn beside_each_other() -> (Receiver, Ear) {
-    let receiver = Receiver::start_at("127.0.0.2").await;
-    let ear = Ear::of(TcpListener::bind(("127.0.0.1", receiver.address.port())).unwrap());
+    // One port on both addresses; somebody else may have it on one of them.
+    let (receiver, listener) = loop {
+        let receiver = Receiver::start_at("127.0.0.2").await;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", receiver.address.port())) {
+            break (receiver, listener);
+        }
+    };
+    let ear = Ear::of(listener);
     (receiver, ear)
 }
 
