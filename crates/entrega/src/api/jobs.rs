@@ -55,7 +55,7 @@ pub(super) struct JobsQuery {
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
     /// Answer when the job has ended or is blocked, or after this time: `10s`, at most `60s`.
-    #[param(example = "10s")]
+    #[param(example = "2s")]
     wait: Option<String>,
 }
 
