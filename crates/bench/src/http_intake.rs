@@ -37,7 +37,10 @@ pub async fn be_server(folder: &Path) -> Result<()> {
     let engine = ours::embedded(folder)?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?.port());
-    let state = entrega::api::ApiState { engine, admin_hash: entrega::api::hash_key(KEY), open_metrics: true };
+    let state = entrega::api::ApiState {
+        open_metrics: true,
+        ..entrega::api::ApiState::new(engine, entrega::api::hash_key(KEY))
+    };
     let limits = entrega::api::ServerLimits::default();
     entrega::api::serve(listener, state, limits, CancellationToken::new()).await;
     Ok(())

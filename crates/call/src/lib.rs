@@ -120,7 +120,7 @@ pub use address::{AddressFilter, ForbiddenAddress};
 pub use answer::Answer;
 pub use api::{
     ApiClient, ApiClientError, ApiConfig, ApiError, ApiRequest, ApiThrottle, BadBaseUrl, BadCredentials, BaseUrl,
-    Credentials, PathProblem, Reply,
+    Credentials, PathProblem, Reply, USER_HEADER,
 };
 pub use chance::Chance;
 pub use client::{Client, ClientConfig};

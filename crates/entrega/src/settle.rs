@@ -2,6 +2,7 @@
 //! Invariant: every end has a reason, a metric and a log line.
 //! Never: writes; the dispatcher hands settlements to the store in batches.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use entrega_core::decide::{Transition, decide};
@@ -40,6 +41,7 @@ impl Engine {
             mailed.judge(&policy.rules);
         }
         let now = started_at + took;
+        let policy = &*self.with_rules_of(&claimed.job, policy);
         let transition = decide(now, policy, claimed.attempt, claimed.expires, &outcome, self.chance.roll());
         self.report(policy, &claimed, &transition, now, took);
         if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
@@ -74,6 +76,18 @@ impl Engine {
             answer,
             transition,
             causes,
+        }
+    }
+
+    /// What a connector says of its API's answers comes before what its lane says.
+    fn with_rules_of<'a>(&self, job: &Job, policy: &'a LanePolicy) -> Cow<'a, LanePolicy> {
+        let own = match &job.payload {
+            Payload::Connector(call) => self.connectors.rules(&call.connector),
+            _ => Vec::new(),
+        };
+        match own.is_empty() {
+            true => Cow::Borrowed(policy),
+            false => Cow::Owned(LanePolicy { rules: [own, policy.rules.clone()].concat(), ..policy.clone() }),
         }
     }
 

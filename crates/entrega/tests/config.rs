@@ -64,6 +64,7 @@ fn other_value(path: &str, value: &Value) -> Value {
         (_, Value::Boolean(flag)) => return Value::from(!flag),
         (_, Value::Integer(number)) => return Value::from(number + 1),
         (_, Value::Float(_)) => return Value::from(0.5),
+        ("outbound.user_header", _) => return Value::from("x-user"),
         ("outbound.allow_networks", _) => return Value::from(vec!["10.0.0.0/8"]),
         ("lanes.http.throttle", _) => "{ max_requests = 1, per = '1s' }",
         ("lanes.http.breaker", _) => "{ failures = 1, open = '1s' }",
@@ -288,7 +289,7 @@ fn rules_of_ones_own_come_before_those_of_the_dialect() {
 #[test]
 fn a_refusal_says_where_what_and_how_it_would_be_right() {
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
-    let table: [Case<'_>; 22] = [
+    let table: [Case<'_>; 23] = [
         ("[lanes.http]\nretri = 1", &[], &["entrega.toml", "'lanes.http.retri'", "did you mean 'lanes.http.retry'?"]),
         ("[lanes.http.retri]\nx = 1", &[], &["entrega.toml", "'lanes.http.retri'"]),
         ("[sever]\nlisten = 'x'", &[], &["'sever'", "did you mean 'server'?"]),
@@ -309,6 +310,7 @@ fn a_refusal_says_where_what_and_how_it_would_be_right() {
         ("lanes.http.concurrency = 0", &[], &["lane 'http'", "concurrency = 0"]),
         ("[lanes.Big]\nchannel = 'http'", &[], &["entrega.toml", "'Big' is not a lane name"]),
         ("lanes.http.classify = [{ status = ['5xx'], verdict = 'retry' }]", &[], &["classify[0].status[0]", "500-599"]),
+        ("outbound.user_header = 'Authorization'", &[], &["outbound.user_header", "a header of your own"]),
         ("log.level = 'entrega=loud'", &[], &["log.level", "error, warn, info"]),
         ("[server", &[], &["entrega.toml", "line 1"]),
     ];

@@ -9,5 +9,6 @@ mod connector {
 }
 #[path = "email/world.rs"]
 mod gateway;
+mod http_server;
 #[path = "redis/mod.rs"]
 mod redis;

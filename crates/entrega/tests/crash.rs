@@ -5,6 +5,7 @@
 //!
 //! `ENTREGA_CRASH_CYCLES` sets how often (25), `ENTREGA_CRASH_SEED` which moments.
 
+mod http_server;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,12 @@ use bytes::Bytes;
 use entrega::store::local::UNSETTLED_MAX;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use self::http_server::serve;
 use self::process::Server;
 
 const CONCURRENCY: usize = 64;
@@ -43,14 +43,7 @@ struct Arrivals {
 async fn destination(arrivals: Arc<Arrivals>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let arrivals = arrivals.clone();
-            let service = service_fn(move |request| answer(request, arrivals.clone()));
-            let builder = hyper::server::conn::http1::Builder::new();
-            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
-        }
-    });
+    serve(listener, move |request| answer(request, arrivals.clone()));
     address
 }
 

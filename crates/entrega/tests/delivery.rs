@@ -1,5 +1,6 @@
 //! A job's way from end to end, against a real HTTP destination.
 
+mod http_server;
 mod world;
 
 use std::sync::Arc;
@@ -284,7 +285,7 @@ async fn shutdown_lets_attempts_finish_and_records_them() {
 #[tokio::test]
 async fn a_job_handed_in_again_under_any_of_its_keys_is_the_first_one() {
     let world = World::start(Parts::default(), |_| Reply::Status(200)).await;
-    let key = |name: &str| OnceKey::new(name, b"the same request").unwrap();
+    let key = |name: &str| OnceKey::new(name, &[b"the same request"]).unwrap();
     let submit = async |keys: Vec<OnceKey>| {
         let mut taken = world.engine.submit_once(&world::tenant("acme"), vec![(world.job("/"), keys)]).await;
         taken.remove(0).unwrap()

@@ -17,6 +17,7 @@ mod email {
 #[path = "sns/amazon.rs"]
 #[allow(dead_code, reason = "the tests of SNS use more of it")]
 mod amazon;
+mod http_server;
 mod log;
 #[cfg(feature = "ses")]
 #[path = "ses/moto.rs"]

@@ -7,6 +7,7 @@
 //! - `outage`: Redis is gone for a while
 //! - `throttling`: one limit for all; `sharing`: what one node knows, the others know; `idling`: what rest costs
 
+mod http_server;
 mod process;
 mod redis;
 

@@ -10,5 +10,6 @@ mod proxy {
 }
 #[path = "email/world.rs"]
 mod gateway;
+mod http_server;
 #[path = "redis/mod.rs"]
 mod redis;

@@ -23,6 +23,7 @@ mod destination;
 #[allow(dead_code, reason = "the conformance suite uses the rest")]
 #[path = "store/fixture.rs"]
 mod fixture;
+mod http_server;
 
 mod redis_store {
     mod draining;

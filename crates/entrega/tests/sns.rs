@@ -2,6 +2,7 @@
 
 #[path = "sns/amazon.rs"]
 mod amazon;
+mod http_server;
 
 use std::pin::pin;
 use std::time::Duration;

@@ -12,6 +12,7 @@ mod webhook {
 }
 #[path = "email/world.rs"]
 mod gateway;
+mod http_server;
 mod log;
 #[path = "redis/mod.rs"]
 mod redis;

@@ -1,5 +1,6 @@
 //! The gateway killed with -9 while mails are sent and told of: every event still arrives.
 
+mod http_server;
 mod process;
 #[path = "webhook/receiver.rs"]
 #[allow(dead_code, reason = "the tests of webhooks use more of it")]

@@ -67,7 +67,7 @@ impl World {
             (Arc::new(engine), TcpListener::bind("127.0.0.1:0").await.expect("a port"))
         });
         let address = listener.local_addr().expect("it listens");
-        let state = ApiState { engine: engine.clone(), admin_hash: hash_key(KEY), open_metrics: false };
+        let state = ApiState::new(engine.clone(), hash_key(KEY));
         runtime.spawn(serve(listener, state, ServerLimits::default(), CancellationToken::new()));
         World { runtime, engine, address, _folder: folder }
     }

@@ -153,7 +153,7 @@ async fn call(life: Arc<Life>, engine: Arc<Engine>, number: usize) {
         return;
     }
     life.wait_until(wish.at).await;
-    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, key.as_bytes()).ok()).collect();
+    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, &[key.as_bytes()]).ok()).collect();
     // Whoever has a key may be impatient and come twice.
     let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
     for _ in 0..RETURNS_MAX {

@@ -78,6 +78,9 @@ pub struct ApiConfig {
     pub client: ClientConfig,
 }
 
+/// The header that names the user for whom a call is made, unless another is configured.
+pub const USER_HEADER: HeaderName = HeaderName::from_static("x-growqr-user");
+
 impl ApiConfig {
     /// The defaults of the library, with a retry budget, no throttle and no breaker.
     #[must_use]
@@ -85,7 +88,7 @@ impl ApiConfig {
         ApiConfig {
             base_url,
             credentials: None,
-            user_header: HeaderName::from_static("x-growqr-user"),
+            user_header: USER_HEADER,
             connector_id: None,
             retry: RetryPolicy::default(),
             rules: Rules::http(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, JobState};
 use entrega_core::name::LaneName;
@@ -15,9 +16,11 @@ use utoipa::ToSchema;
 
 use super::auth::{Reader, Sender};
 use super::body::{JsonBody, checked_reason};
+use super::caller::{Caller, OnceHeader};
 use super::endpoints::{find, place};
+use super::once::{SOON, once};
 use super::page::{Listing, PageQuery, next_cursor, page};
-use super::problem::ApiError;
+use super::problem::{ApiError, Problem};
 use super::query::{EndpointPath, Params};
 use super::{Api, schema};
 use crate::endpoint::discard_waiting;
@@ -129,25 +132,37 @@ pub(super) async fn list(
 
 /// Test an endpoint
 ///
-/// Sends it a `webhook.test`, signed and delivered like every event.
+/// Sends it a `webhook.test`, signed and delivered like every event. The same `Idempotency-Key` gives the first answer
+/// again, for a day.
 #[utoipa::path(
     post, path = "/v1/tenants/{tenant}/endpoints/{name}/test", tag = "endpoints", security(("key" = ["send"])),
-    params(EndpointPath),
-    responses((status = 202, description = "It is on its way", body = Testing))
+    params(EndpointPath,
+        OnceHeader),
+    responses(
+        (status = 202, description = "It is on its way", body = Testing,
+            headers(("idempotent-replayed" = String, description = "`true` if this was answered before"))),
+        (status = 409, description = "The same call is being made; try again later", body = Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn test(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     path: EndpointPath,
-) -> Result<(StatusCode, Json<Testing>), ApiError> {
+    caller: Caller,
+) -> Result<Response, ApiError> {
     let endpoint = find(&api, &who, &path)?;
-    let now = api.engine.clock.now();
-    let event = api.engine.chance.job_id(now);
-    let job = of_test(event, &endpoint.tenant, &endpoint.name, now);
-    let job_id = job.id;
-    api.engine.store.submit(vec![job]).await?;
-    who.audit("endpoint.test", format_args!("{}/{}", endpoint.tenant, endpoint.name));
-    Ok((StatusCode::ACCEPTED, Json(Testing { job_id, event_id: event_id(event) })))
+    let key = caller.once(b"")?;
+    let work = async {
+        let now = api.engine.clock.now();
+        let event = api.engine.chance.job_id(now);
+        let job = of_test(event, &endpoint.tenant, &endpoint.name, now);
+        let job_id = job.id;
+        api.engine.store.submit(vec![job]).await?;
+        who.audit("endpoint.test", format_args!("{}/{}", endpoint.tenant, endpoint.name));
+        Ok((StatusCode::ACCEPTED, Testing { job_id, event_id: event_id(event) }))
+    };
+    once(&api, &endpoint.tenant, key.as_ref(), SOON, work).await
 }
 
 /// Discard what waits for an endpoint

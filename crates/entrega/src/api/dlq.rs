@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
@@ -14,7 +15,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Principal, Reader, Sender};
 use super::body::{JsonBody, checked_reason};
+use super::caller::{Caller, OnceHeader};
 use super::mask::masked;
+use super::once::{SOON, once};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
@@ -165,13 +168,16 @@ pub(super) async fn stats(
 
 /// Replay a dead letter
 ///
-/// Its job goes on its way again under its old id; the entry stays until it was delivered.
+/// Its job goes on its way again under its old id; the entry stays until it was delivered. The same `Idempotency-Key`
+/// gives the first answer again, for a day.
 #[utoipa::path(
     post, path = "/v1/dlq/{id}/replay", tag = "dead letters", security(("key" = ["send"])),
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = String, Path, description = "The job's id"),
+        OnceHeader),
     responses(
-        (status = 202, description = "On its way", body = Replaying),
-        (status = 409, description = "Not pending, or replayed too often", body = Problem,
+        (status = 202, description = "On its way", body = Replaying,
+            headers(("idempotent-replayed" = String, description = "`true` if this was answered before"))),
+        (status = 409, description = "Not pending, replayed too often, or being made by another call", body = Problem,
             content_type = "application/problem+json"),
     )
 )]
@@ -179,11 +185,16 @@ pub(super) async fn replay(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     JobPath(id): JobPath,
-) -> Result<(StatusCode, Json<Replaying>), ApiError> {
-    visible(&api, &who, id).await?;
-    api.engine.store.replay(id).await?;
-    who.audit("dlq.replay", id);
-    Ok((StatusCode::ACCEPTED, Json(Replaying { job_id: id, status: DeadLetterStatus::Replaying })))
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    let key = caller.once(b"")?;
+    let work = async {
+        visible(&api, &who, id).await?;
+        api.engine.store.replay(id).await?;
+        who.audit("dlq.replay", id);
+        Ok((StatusCode::ACCEPTED, Replaying { job_id: id, status: DeadLetterStatus::Replaying }))
+    };
+    once(&api, who.tenant(), key.as_ref(), SOON, work).await
 }
 
 /// Discard a dead letter

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{HeaderMap, HeaderValue, LOCATION};
+use axum::http::header::{HeaderValue, LOCATION};
 use axum::response::{IntoResponse, Response};
 use entrega_core::id::JobId;
 use entrega_core::job::{JobState, Payload, Priority};
@@ -19,11 +19,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Reader, Sender};
 use super::body::{self, MailBytes, Object};
+use super::caller::{Caller, OnceHeader};
 use super::mail_view::{MailStatus, MailView};
+use super::once::REPLAYED;
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
-use super::submit::{Headers, REPLAYED, label, once_key, trace};
+use super::submit::Headers;
 use super::{Api, schema};
 use crate::intake::{self, AttachmentWish, EXTERNAL_ID, EmailWish, NewJob, OnceKey, Refusal, check_email};
 use crate::store::{JobFilter, JobView, Paged};
@@ -148,7 +150,7 @@ pub(super) struct TakenMail {
 /// the first answer again and sends nothing twice. Several recipients get one message, and a result each.
 #[utoipa::path(
     post, path = "/v1/email/send", tag = "e-mail", security(("key" = ["send"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call happen once; 1 to 255 visible ASCII characters")),
+    params(OnceHeader),
     request_body(content = MailWish, description = "The mail, 14 MiB at most"),
     responses(
         (status = 201, description = "Taken", body = TakenMail,
@@ -160,7 +162,7 @@ pub(super) struct TakenMail {
 pub(super) async fn send(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
-    headers: HeaderMap,
+    caller: Caller,
     MailBytes { json, .. }: MailBytes,
 ) -> Result<Response, ApiError> {
     if !api.engine.mail.has_transport {
@@ -170,9 +172,9 @@ pub(super) async fn send(
     let tenant = who.acts_for(wish.tenant.clone())?;
     let external_id = wish.external_id.clone();
     let once: Vec<OnceKey> =
-        once_key(&headers, &json)?.into_iter().chain(external_id.as_deref().map(external_key).transpose()?).collect();
+        caller.once(&json)?.into_iter().chain(external_id.as_deref().map(external_key).transpose()?).collect();
     let mut job = wish.into_job(&api)?;
-    job.labels.extend(trace(&headers).map(label));
+    job.labels.extend(caller.trace());
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
     let intake::Taken { id, is_repeat } = answers.pop().expect("one answer per job").map_err(by_ttl)?;
     let taken = TakenMail {

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Admin, MaybeReader, Principal, Reader, Sender};
+use super::caller::{Caller, OnceHeader};
+use super::once::{SOON, once};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
@@ -233,23 +235,32 @@ pub(super) async fn cancel(
 
 /// Unblock a job
 ///
-/// Puts a blocked job back in its queue with all its attempts.
+/// Puts a blocked job back in its queue with all its attempts. The same `Idempotency-Key` gives the first answer again, for
+/// a day.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/unblock", tag = "jobs", security(("key" = ["admin"])),
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = String, Path, description = "The job's id"),
+        OnceHeader),
     responses(
-        (status = 202, description = "The job, queued again", body = schema::JobView),
-        (status = 409, description = "It is not blocked", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "The job, queued again", body = schema::JobView,
+            headers(("idempotent-replayed" = String, description = "`true` if this was answered before"))),
+        (status = 409, description = "It is not blocked, or another call unblocks it", body = Problem,
+            content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn unblock(
     State(api): State<Arc<Api>>,
     Admin(who): Admin,
     JobPath(id): JobPath,
-) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    api.engine.store.unblock(id).await?;
-    who.audit("job.unblock", id);
-    Ok((StatusCode::ACCEPTED, Json(visible(&api, &who, id).await?)))
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    let key = caller.once(b"")?;
+    let work = async {
+        api.engine.store.unblock(id).await?;
+        who.audit("job.unblock", id);
+        Ok((StatusCode::ACCEPTED, visible(&api, &who, id).await?))
+    };
+    once(&api, who.tenant(), key.as_ref(), SOON, work).await
 }
 
 /// Explain a job

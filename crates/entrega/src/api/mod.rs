@@ -3,7 +3,7 @@
 //! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
 //!
 //! # Layout
-//! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `body`, `query`, `page`: what was asked; `problem`: what went wrong;
+//! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what was asked; `once`: what a key makes happen once; `problem`: what went wrong;
 //!   `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
 //!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
@@ -11,6 +11,7 @@
 
 mod auth;
 mod body;
+mod caller;
 mod connectors;
 mod deliveries;
 mod dlq;
@@ -24,6 +25,7 @@ mod keys;
 mod lanes;
 mod mail_view;
 mod mask;
+mod once;
 mod openapi;
 mod page;
 mod problem;
@@ -42,6 +44,7 @@ mod tenants;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::routing::{delete, get, post, put};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
@@ -72,6 +75,15 @@ pub struct ApiState {
     pub admin_hash: [u8; 32],
     /// Whether `/metrics` answers without the admin key.
     pub open_metrics: bool,
+    /// The header in which callers name the user they act for.
+    pub user_header: HeaderName,
+}
+
+impl ApiState {
+    /// An API over this engine, with what else is usual.
+    pub fn new(engine: Arc<Engine>, admin_hash: [u8; 32]) -> ApiState {
+        ApiState { engine, admin_hash, open_metrics: false, user_header: entrega_call::USER_HEADER }
+    }
 }
 
 /// What every handler gets.
@@ -79,6 +91,7 @@ struct Api {
     engine: Arc<Engine>,
     admin: Arc<ApiKey>,
     open_metrics: bool,
+    user_header: HeaderName,
     default_lane: LaneName,
     mail_lane: LaneName,
     limits: ServerLimits,
@@ -104,6 +117,7 @@ impl Api {
             engine: state.engine,
             admin: Arc::new(admin),
             open_metrics: state.open_metrics,
+            user_header: state.user_header,
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),

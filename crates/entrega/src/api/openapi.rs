@@ -91,7 +91,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 fn add_problems(path: &str, operation: &mut Operation) {
     let needs_key = operation.security.is_some();
     let has_body = operation.request_body.is_some();
-    let has_query = operation.parameters.iter().flatten().any(is_query);
+    let has_parameters = operation.parameters.iter().flatten().any(can_be_wrong);
     let problems: [(bool, u16, &str); 10] = [
         (needs_key, 401, "No key, or an unknown one"),
         (needs_key, 403, "The key lacks a scope"),
@@ -100,7 +100,7 @@ fn add_problems(path: &str, operation: &mut Operation) {
         (has_body, 408, "The body took too long"),
         (has_body, 413, "The body is too large"),
         (has_body, 415, "The content type is not JSON"),
-        (has_body || has_query, 422, "A field or parameter is wrong"),
+        (has_body || has_parameters, 422, "A field or parameter is wrong, or a key was used for something else"),
         (needs_key, 500, "The store cannot be read"),
         (needs_key, 503, "The store takes no writes, or the lane is full"),
     ];
@@ -111,8 +111,9 @@ fn add_problems(path: &str, operation: &mut Operation) {
     }
 }
 
-fn is_query(parameter: &RefOr<Parameter>) -> bool {
-    matches!(parameter, RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query)
+/// What is wrong in a path is not found.
+fn can_be_wrong(parameter: &RefOr<Parameter>) -> bool {
+    matches!(parameter, RefOr::T(parameter) if parameter.parameter_in != ParameterIn::Path)
 }
 
 fn problem(description: &str) -> RefOr<Response> {

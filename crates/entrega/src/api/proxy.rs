@@ -2,7 +2,6 @@
 //! Invariant: whoever asked gets an id, and with it the answer; a bad question says which parameter is wrong.
 //! Never: answers for the upstream; the answer is the result of the job.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -18,9 +17,11 @@ use utoipa::ToSchema;
 
 use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes};
+use super::caller::{Caller, OnceHeader};
+use super::once::REPLAYED;
 use super::problem::{ApiError, Problem};
 use super::query::TextPath;
-use super::submit::{REPLAYED, Taken, label, once_key, trace};
+use super::submit::Taken;
 use super::{Api, schema};
 use crate::intake::Question;
 use crate::proxy::{BadQuestion, PUBLIC_TENANT, Route};
@@ -91,6 +92,7 @@ pub(super) async fn ask_openly(
     State(api): State<Arc<Api>>,
     TextPath(route): TextPath,
     RawQuery(query): RawQuery,
+    caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let route = api.engine.route(&route)?;
@@ -103,8 +105,13 @@ pub(super) async fn ask_openly(
         }
     };
     let params = pairs(query.as_deref().unwrap_or_default())?;
-    ask(&api, route, &tenant, Question { params, priority: Priority::Normal, once: None, labels: labels(&headers) })
-        .await
+    ask(
+        &api,
+        route,
+        &tenant,
+        Question { params, priority: Priority::Normal, once: None, labels: caller.trace().into_iter().collect() },
+    )
+    .await
 }
 
 /// Ask an upstream, with a key
@@ -114,7 +121,7 @@ pub(super) async fn ask_openly(
 #[utoipa::path(
     post, path = "/v1/proxy/{route}", tag = "proxy", security(("key" = ["send"])),
     params(("route" = String, Path, description = "The route's name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call happen once; 1 to 255 visible ASCII characters")),
+        OnceHeader),
     request_body(content = Asked, example = json!({"cpf": "529.982.247-25", "priority": "high"})),
     responses(
         (status = 202, description = "Queued, or answered from the cache already", body = Taken,
@@ -130,11 +137,11 @@ pub(super) async fn ask_with_key(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     TextPath(route): TextPath,
-    headers: HeaderMap,
+    caller: Caller,
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
     let route = api.engine.route(&route)?;
-    let once = once_key(&headers, &json)?;
+    let once = caller.once(&json)?;
     let asked = body::parse::<Asked>(&json)?;
     let priority = asked.urgency()?;
     let tenant = who.acts_for(asked.tenant)?;
@@ -143,7 +150,7 @@ pub(super) async fn ask_with_key(
         _ => Err(bad(&name, "must be a text in quotes")),
     });
     let params = params.collect::<Result<Vec<_>, ApiError>>()?;
-    ask(&api, route, &tenant, Question { params, priority, once, labels: labels(&headers) }).await
+    ask(&api, route, &tenant, Question { params, priority, once, labels: caller.trace().into_iter().collect() }).await
 }
 
 async fn ask(api: &Api, route: &Route, tenant: &TenantName, question: Question) -> Result<Response, ApiError> {
@@ -157,11 +164,6 @@ async fn ask(api: &Api, route: &Route, tenant: &TenantName, question: Question) 
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
-}
-
-/// What a question carries along: the trace that its caller is in.
-fn labels(headers: &HeaderMap) -> BTreeMap<String, String> {
-    trace(headers).map(label).into_iter().collect()
 }
 
 /// The parameters of a query in their order, repeats included.

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use entrega_core::dead_letter::DeadLetterStatus;
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::auth::{Principal, Reader, Sender};
-use super::body::{JsonBody, Object};
+use super::body::{self, JsonBytes, Object};
+use super::caller::{Caller, OnceHeader};
+use super::once::{SOON, once};
 use super::page::{LIMIT_MAX, Listing, PageQuery};
-use super::problem::ApiError;
+use super::problem::{ApiError, Problem};
 use super::query::{Params, TextPath};
 use super::{Api, schema};
 use crate::store::{DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError};
@@ -36,16 +39,30 @@ pub(super) struct ReplayWish {
 
 /// Replay dead letters
 ///
-/// All pending entries that fit, oldest first, at a pace. It goes on after a restart, and never meets an entry twice.
+/// All pending entries that fit, oldest first, at a pace. It goes on after a restart, and never meets an entry twice. The
+/// same `Idempotency-Key` with the same body gives the first answer again, for a day.
 #[utoipa::path(
     post, path = "/v1/dlq/replay", tag = "dead letters", security(("key" = ["send"])), request_body = ReplayWish,
-    responses((status = 202, description = "Under way", body = schema::ReplayRun))
+    params(OnceHeader),
+    responses(
+        (status = 202, description = "Under way", body = schema::ReplayRun,
+            headers(("idempotent-replayed" = String, description = "`true` if this was answered before"))),
+        (status = 409, description = "The same call is being made; try again later", body = Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn start(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
-    JsonBody(wish): JsonBody<ReplayWish>,
-) -> Result<(StatusCode, Json<ReplayRun>), ApiError> {
+    caller: Caller,
+    JsonBytes(json): JsonBytes,
+) -> Result<Response, ApiError> {
+    let key = caller.once(&json)?;
+    let Object(wish) = body::parse::<Object<ReplayWish>>(&json)?;
+    once(&api, who.tenant(), key.as_ref(), SOON, begin(&api, &who, wish)).await
+}
+
+async fn begin(api: &Api, who: &Principal, wish: ReplayWish) -> Result<(StatusCode, ReplayRun), ApiError> {
     let rate_per_sec = wish.rate_per_sec.unwrap_or(RATE_DEFAULT);
     if !(1..=RATE_MAX).contains(&rate_per_sec) {
         return Err(ApiError::invalid("ratePerSec", format!("{rate_per_sec} is not from 1 to {RATE_MAX}")));
@@ -56,7 +73,7 @@ pub(super) async fn start(
     let now = api.engine.clock.now();
     let run = ReplayRun {
         id: api.new_id("replay"),
-        total: count(&api, DeadLetterFilter { before: Some(now), oldest_first: true, ..filter.clone() }).await?,
+        total: count(api, DeadLetterFilter { before: Some(now), oldest_first: true, ..filter.clone() }).await?,
         filter,
         rate_per_sec,
         created_at: now,
@@ -67,7 +84,7 @@ pub(super) async fn start(
     };
     api.engine.store.put_replay(run.clone()).await?;
     who.audit("dlq.replay_many", &run.id);
-    Ok((StatusCode::ACCEPTED, Json(run)))
+    Ok((StatusCode::ACCEPTED, run))
 }
 
 /// How many entries fit. Only the store's pages know, because a text is looked for in the entries themselves.

@@ -3,7 +3,6 @@
 //! made. A caller who goes away ends the waiting, and no attempt starts after that.
 //! Never: gives an answer of its own for the API's; its status is a field.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use entrega_call::LogFields;
 use entrega_core::job::{Body, ConnectorCall, Payload, Priority};
 use entrega_core::name::TenantName;
 use entrega_core::outcome::FaultKind;
-use entrega_core::trace::TRACEPARENT;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,14 +23,16 @@ use utoipa::ToSchema;
 
 use super::auth::Sender;
 use super::body::{self, JsonBytes, Object};
+use super::caller::{Caller, OnceHeader, has};
 use super::connectors::visible;
+use super::once::{REPLAYED, once};
 use super::problem::{ApiError, Problem};
 use super::query::TextPath;
-use super::submit::{Headers, REPLAYED, Taken, once_key};
+use super::submit::{Headers, Taken};
 use super::{Api, schema};
 use crate::connector::{Failed, Names, Replied, lane_of};
 use crate::intake::{NewJob, OnceKey};
-use crate::store::{Begun, OnThrottleTimeout, Once};
+use crate::store::OnThrottleTimeout;
 
 /// The longest a caller can wait, and as long as it waits unless it says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(300);
@@ -72,7 +72,7 @@ pub(super) struct ConnectorRequest {
 }
 
 /// What the API answered.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ConnectorAnswer {
     /// The API's status: of the last attempt, where it was tried again.
@@ -91,12 +91,9 @@ impl ConnectorRequest {
     fn into_call(
         self,
         connector: &str,
-        given: &HeaderMap,
+        caller: &Caller,
     ) -> Result<(Option<TenantName>, Priority, ConnectorCall), ApiError> {
         let Headers(mut headers) = self.headers;
-        let has = |headers: &[(String, String)], name: &str| {
-            headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name))
-        };
         let (body, default_type) = match self.request_body {
             None => (Bytes::new(), None),
             Some(json) if json.get().starts_with('"') => (body::parse::<String>(json.get().as_bytes())?.into(), None),
@@ -108,12 +105,7 @@ impl ConnectorRequest {
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case(CONTENT_TYPE.as_str()));
             headers.push((CONTENT_TYPE.to_string(), content_type));
         }
-        // The trace that the caller is in goes on, unless the request says otherwise.
-        if let Some(trace) =
-            given.get(TRACEPARENT).and_then(|value| value.to_str().ok()).filter(|_| !has(&headers, TRACEPARENT))
-        {
-            headers.push((TRACEPARENT.to_owned(), trace.to_owned()));
-        }
+        caller.add_user(&mut headers, None);
         let call = ConnectorCall {
             connector: connector.to_owned(),
             method: self.http_method.unwrap_or_else(|| "GET".to_owned()).to_ascii_uppercase(),
@@ -172,7 +164,7 @@ fn preferred(headers: &HeaderMap) -> Result<Preferred, ApiError> {
     post, path = "/v1/connectors/{id}/requests", tag = "connectors", security(("key" = ["send"])),
     params(("id" = String, Path, description = "The connector's name"),
         ("Prefer" = Option<String>, Header, description = "`respond-async`, or `wait=` and seconds"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call happen once; 1 to 255 visible ASCII characters")),
+        OnceHeader),
     request_body = ConnectorRequest,
     responses(
         (status = 200, description = "What the API answered, whatever its status", body = ConnectorAnswer,
@@ -189,47 +181,31 @@ pub(super) async fn send(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     TextPath(id): TextPath,
+    caller: Caller,
     headers: HeaderMap,
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
     let (connector, _) = visible(&api, &who, &id)?;
     let preferred = preferred(&headers)?;
-    let key = once_key(&headers, &json)?;
-    let (tenant, priority, call) = body::parse::<Object<ConnectorRequest>>(&json)?.0.into_call(&id, &headers)?;
+    let key = caller.once(&json)?;
+    let (tenant, priority, call) = body::parse::<Object<ConnectorRequest>>(&json)?.0.into_call(&id, &caller)?;
     let tenant = who.acts_for(tenant)?;
     api.engine.connectors.check(&call)?;
     if preferred.respond_async {
-        return hand_in(&api, &tenant, priority, call, key).await;
+        return hand_in(&api, &tenant, priority, call, key, &caller).await;
     }
-    let Some(key) = key else {
-        return match answer(&api, &tenant, &call, None, preferred.wait).await {
-            Err(ApiError::Unanswered(failed)) if is_requeued(&failed, connector.limits.on_throttle_timeout) => {
-                hand_in(&api, &tenant, priority, call, None).await
-            }
-            answer => Ok(Json(answer?).into_response()),
-        };
+    let work = async {
+        let fields = LogFields { company_id: Some(tenant.to_string()), ..LogFields::default() };
+        let idempotency_key = key.as_ref().map(|key| key.key.clone());
+        let traceparent = caller.trace().map(|(_, trace)| trace);
+        let names = Names { idempotency_key, traceparent, fields, request_id: None };
+        Ok((StatusCode::OK, answer(&api, &call, names, preferred.wait).await?))
     };
-    let now = api.engine.clock.now();
-    let once = Once { key: key.key.clone(), request: key.request, expires: now + key.lasts };
-    match api.engine.store.begin_request(&tenant, &once, now + preferred.wait).await? {
-        Begun::OtherRequest => Err(crate::intake::Refusal::KeyReused.into()),
-        Begun::Running(until) => Err(ApiError::BeingMade { for_another: until.since(now) }),
-        Begun::Ended(kept) => {
-            let kept: ConnectorAnswer = body::parse(&kept)?;
-            Ok(([(REPLAYED, HeaderValue::from_static("true"))], Json(kept)).into_response())
+    match once(&api, &tenant, key.as_ref(), preferred.wait, work).await {
+        Err(ApiError::Unanswered(failed)) if is_requeued(&failed, connector.limits.on_throttle_timeout) => {
+            hand_in(&api, &tenant, priority, call, key, &caller).await
         }
-        Begun::New => {
-            let answered = answer(&api, &tenant, &call, Some(&key.key), preferred.wait).await;
-            // Without an answer nothing is known to have happened; the caller may try again at once.
-            let kept = answered.as_ref().ok().map(|answer| serde_json::to_vec(answer).unwrap_or_default());
-            api.engine.store.end_request(&tenant, &once, kept).await?;
-            match answered {
-                Err(ApiError::Unanswered(failed)) if is_requeued(&failed, connector.limits.on_throttle_timeout) => {
-                    hand_in(&api, &tenant, priority, call, Some(key)).await
-                }
-                answered => Ok(Json(answered?).into_response()),
-            }
-        }
+        answered => answered,
     }
 }
 
@@ -239,16 +215,8 @@ fn is_requeued(failed: &Failed, on_timeout: OnThrottleTimeout) -> bool {
 }
 
 /// Waits for the answer.
-async fn answer(
-    api: &Api,
-    tenant: &TenantName,
-    call: &ConnectorCall,
-    key: Option<&str>,
-    wait: Duration,
-) -> Result<ConnectorAnswer, ApiError> {
+async fn answer(api: &Api, call: &ConnectorCall, names: Names, wait: Duration) -> Result<ConnectorAnswer, ApiError> {
     let clock = &api.engine.clock;
-    let fields = LogFields { company_id: Some(tenant.to_string()), ..LogFields::default() };
-    let names = Names { idempotency_key: key.map(str::to_owned), fields, ..Names::default() };
     let sending = api.engine.connectors.send(call, names, clock.instant(clock.now() + wait));
     let replied = tokio::select! {
         replied = sending => replied,
@@ -281,13 +249,14 @@ async fn hand_in(
     priority: Priority,
     call: ConnectorCall,
     key: Option<OnceKey>,
+    caller: &Caller,
 ) -> Result<Response, ApiError> {
     let job = NewJob {
         lane: lane_of(&call.connector, &api.engine.lanes),
         priority,
         idempotency_key: key.as_ref().map(|key| key.key.clone()),
         payload: Payload::Connector(Box::new(call)),
-        labels: BTreeMap::new(),
+        labels: caller.trace().into_iter().collect(),
         ttl: None,
         delay: Duration::ZERO,
     };

@@ -9,16 +9,14 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use entrega_call::TraceParent;
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::trace::TRACEPARENT;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::de::{MapAccess, Visitor};
@@ -28,6 +26,8 @@ use utoipa::ToSchema;
 
 use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes, Object};
+use super::caller::{Caller, OnceHeader, has};
+use super::once::REPLAYED;
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
 use crate::intake::{self, LABELS_MAX, NewJob, OnceKey, Refusal};
@@ -35,8 +35,6 @@ use crate::intake::{self, LABELS_MAX, NewJob, OnceKey, Refusal};
 /// Jobs in one array.
 const JOBS_MAX: usize = 1000;
 const JSON: &str = "application/json";
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// A job to make.
 #[derive(Deserialize, ToSchema)]
@@ -112,14 +110,16 @@ impl<'de> Deserialize<'de> for Headers {
 
 impl JobWish {
     /// Whom it is for, and what it is.
-    fn into_job(self, api: &Api, who: &Principal, trace: Option<&str>) -> Result<(TenantName, NewJob), ApiError> {
+    fn into_job(self, api: &Api, who: &Principal, caller: &Caller) -> Result<(TenantName, NewJob), ApiError> {
         let tenant = who.acts_for(self.tenant)?;
         let mut labels = self.labels.unwrap_or_default();
-        labels.extend(trace.filter(|_| labels.len() < LABELS_MAX).map(label));
+        labels.extend(caller.trace().filter(|_| labels.len() < LABELS_MAX));
+        let mut request = self.request.0.into_request()?;
+        caller.add_user(&mut request.headers, self.idempotency_key.as_deref());
         let job = NewJob {
             lane: self.lane.unwrap_or_else(|| api.default_lane.clone()),
             priority: self.priority.unwrap_or_default(),
-            payload: Payload::Http(self.request.0.into_request()?),
+            payload: Payload::Http(request),
             labels,
             ttl: self.ttl_ms.map(Duration::from_millis),
             delay: Duration::from_millis(self.delay_ms.unwrap_or(0)),
@@ -143,7 +143,7 @@ impl RequestWish {
                 .into(),
             (Some(json), None) if json.get().starts_with('"') => body::parse::<String>(json.get().as_bytes())?.into(),
             (Some(json), None) => {
-                if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE.as_str())) {
+                if !has(&headers, CONTENT_TYPE.as_str()) {
                     headers.push((CONTENT_TYPE.to_string(), JSON.to_owned()));
                 }
                 Bytes::from(String::from(Box::<str>::from(json)))
@@ -186,7 +186,7 @@ pub(super) enum ItemAnswer {
 /// and makes nothing twice; with another body it is refused.
 #[utoipa::path(
     post, path = "/v1/jobs", tag = "jobs", security(("key" = ["send"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call happen once; 1 to 255 visible ASCII characters")),
+    params(OnceHeader),
     request_body(content = schema::OneOrMany<JobWish>, description = "One job, or an array of them"),
     responses(
         (status = 201, description = "Taken. For an array: all of them, in order", body = schema::OneOrMany<Taken>,
@@ -199,14 +199,13 @@ pub(super) enum ItemAnswer {
 pub(super) async fn submit(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
-    headers: HeaderMap,
+    caller: Caller,
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
-    let once = once_key(&headers, &json)?;
-    let trace = trace(&headers);
+    let once = caller.once(&json)?;
     let (mut response, is_repeat) = match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'[') => submit_many(&api, &who, &json, once, trace).await?,
-        _ => submit_one(&api, &who, &json, once, trace).await?,
+        Some(b'[') => submit_many(&api, &who, &json, once, &caller).await?,
+        _ => submit_one(&api, &who, &json, once, &caller).await?,
     };
     if is_repeat {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -214,32 +213,14 @@ pub(super) async fn submit(
     Ok(response)
 }
 
-/// The trace that a caller is in, if it says so; what is none is left alone, as the standard asks.
-pub(super) fn trace(headers: &HeaderMap) -> Option<&str> {
-    let given = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-    given.filter(|given| given.parse::<TraceParent>().is_ok())
-}
-
-/// A trace as a job carries it.
-pub(super) fn label(trace: &str) -> (String, String) {
-    (TRACEPARENT.to_owned(), trace.to_owned())
-}
-
-/// The key that makes the request happen once, where the caller gave one.
-pub(super) fn once_key(headers: &HeaderMap, json: &[u8]) -> Result<Option<OnceKey>, ApiError> {
-    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
-    // A value that is no text keeps no rule either.
-    Ok(Some(OnceKey::new(key.to_str().unwrap_or_default(), json)?))
-}
-
 async fn submit_one(
     api: &Api,
     who: &Principal,
     json: &[u8],
     once: Option<OnceKey>,
-    trace: Option<&str>,
+    caller: &Caller,
 ) -> Result<(Response, bool), ApiError> {
-    let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who, trace)?;
+    let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who, caller)?;
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once.into_iter().collect())]).await;
     let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
     let mut response = (StatusCode::CREATED, Json(Taken { job_id })).into_response();
@@ -254,7 +235,7 @@ async fn submit_many(
     who: &Principal,
     json: &[u8],
     once: Option<OnceKey>,
-    trace: Option<&str>,
+    caller: &Caller,
 ) -> Result<(Response, bool), ApiError> {
     let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
     if !(1..=JOBS_MAX).contains(&wishes.len()) {
@@ -264,7 +245,7 @@ async fn submit_many(
     let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<OnceJob>)> = BTreeMap::new();
     for (index, wish) in wishes.into_iter().enumerate() {
         let wish = body::parse::<Object<JobWish>>(wish.get().as_bytes());
-        let job = wish.and_then(|Object(wish)| wish.into_job(api, who, trace));
+        let job = wish.and_then(|Object(wish)| wish.into_job(api, who, caller));
         match job {
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();

@@ -32,9 +32,9 @@ pub(super) async fn run(config: Config) -> Result<(), CliError> {
 
     let shutdown = CancellationToken::new();
     let state = ApiState {
-        engine: engine.clone(),
-        admin_hash: api::hash_key(&admin_key),
         open_metrics: address.ip().is_loopback(),
+        user_header: config.outbound.user_header.clone(),
+        ..ApiState::new(engine.clone(), api::hash_key(&admin_key))
     };
     let limits = ServerLimits {
         connections_max: config.server.connections_max,

@@ -77,7 +77,7 @@ impl World {
         let shutdown = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let state = ApiState { engine: engine.clone(), admin_hash: hash_key(KEY), open_metrics: false };
+        let state = ApiState::new(engine.clone(), hash_key(KEY));
         tokio::spawn(crate::api::serve(listener, state, ServerLimits::default(), shutdown.clone()));
         let stop = shutdown.clone();
         tokio::spawn(async move { engine.run(stop, Duration::from_secs(1)).await });

@@ -36,18 +36,14 @@ pub(super) fn read(connectors: Section<'_>, filter: &AddressFilter) -> Result<Ve
     read.collect()
 }
 
-/// Every configured connector has a lane, with its own rules.
+/// Every configured connector has a lane.
 pub(super) fn match_lanes(
     connectors: &[Connector],
     lanes: &mut BTreeMap<LaneName, Arc<LanePolicy>>,
 ) -> Result<(), ConfigError> {
     for connector in connectors {
         let lane = LaneName::new(&format!("{LANE_PREFIX}{}", connector.id)).expect("an id is short");
-        let made = || {
-            let base = LanePolicy::connector();
-            Arc::new(LanePolicy { rules: [connector.rules.clone(), base.rules.clone()].concat(), ..base })
-        };
-        let policy = lanes.entry(lane.clone()).or_insert_with(made);
+        let policy = lanes.entry(lane.clone()).or_insert_with(|| Arc::new(LanePolicy::connector()));
         if policy.channel != CONNECTOR_CHANNEL {
             return Err(ConfigError::NotAConnectorLane { lane, channel: policy.channel.clone() });
         }

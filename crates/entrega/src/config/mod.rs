@@ -6,7 +6,7 @@
 //! - `defaults.toml`: every key with its default, built in; also the reference
 //! - `source`: the places; `layer`: merged into one table
 //! - `section`: reading a table, refusing what is unknown or does not fit
-//! - `lane`: the policies; `mail`: the ways out of mails; `endpoints`: where webhooks go; `proxy`: routes to upstreams;
+//! - `lane`: the policies; `outbound`: where calls may go; `mail`: the ways out of mails; `endpoints`: where webhooks go; `proxy`: routes to upstreams;
 //!   `connectors`: third-party APIs
 //! - `print`: the way back to text
 //! - `error`: what can be wrong
@@ -17,6 +17,7 @@ mod error;
 mod lane;
 mod layer;
 mod mail;
+mod outbound;
 mod print;
 mod proxy;
 mod section;
@@ -24,12 +25,11 @@ mod source;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_call::{AddressFilter, ClientConfig};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use http::HeaderValue;
@@ -39,6 +39,7 @@ use tracing_subscriber::EnvFilter;
 pub use self::endpoints::EndpointConfig;
 pub use self::error::{ConfigError, Origin};
 pub use self::mail::{MailConfig, TransportConfig, TransportKind};
+pub use self::outbound::OutboundConfig;
 pub use self::source::{ConfigFile, ConfigSources, Options};
 
 use self::section::{Given, Section};
@@ -127,21 +128,6 @@ pub struct StoreConfig {
     pub allow_unsafe_redis: bool,
 }
 
-/// `[outbound]`: where calls may go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutboundConfig {
-    /// Whether plain http may be called.
-    pub allow_http: bool,
-    /// Networks that are open although they are not public.
-    pub allow_networks: Vec<IpNet>,
-    /// Certificates to trust beside the public roots.
-    pub ca_file: Option<PathBuf>,
-    /// How much of an answer is kept.
-    pub answer_kib_max: usize,
-    /// Idle connections kept to one host.
-    pub idle_connections_per_host: usize,
-}
-
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -208,7 +194,7 @@ impl Config {
         let mut config = Config {
             server: read_server(root.get_default("server")?.section()?)?,
             store: read_store(root.get_default("store")?.section()?)?,
-            outbound: read_outbound(root.get_default("outbound")?.section()?)?,
+            outbound: outbound::read(root.get_default("outbound")?.section()?)?,
             mail: mail::read(
                 root.get_default("email")?.section()?,
                 root.get_default("transports")?.section()?,
@@ -260,25 +246,6 @@ impl Config {
             true => Ok(()),
             false => Err(ConfigError::PublicListen { address, origin }),
         }
-    }
-
-    /// Which destinations may be called.
-    pub fn filter(&self) -> AddressFilter {
-        AddressFilter { allow_http: self.outbound.allow_http, allow_networks: self.outbound.allow_networks.clone() }
-    }
-
-    /// How the client that makes the calls is set up. Reads the extra certificates.
-    pub fn client(&self) -> Result<ClientConfig, ConfigError> {
-        let read = |file: &PathBuf| {
-            std::fs::read(file).map_err(|source| ConfigError::Unreadable { file: file.clone(), source })
-        };
-        Ok(ClientConfig {
-            filter: self.filter(),
-            extra_ca_pem: self.outbound.ca_file.as_ref().map(read).transpose()?,
-            answer_bytes_max: self.outbound.answer_kib_max * 1024,
-            idle_per_host_max: self.outbound.idle_connections_per_host,
-            ..ClientConfig::default()
-        })
     }
 
     /// Whose reports of mails are heard.
@@ -383,24 +350,6 @@ fn read_path(path: Given<'_>) -> Result<PathBuf, ConfigError> {
         text if text.is_empty() => Err(path.must_be("a path")),
         text => Ok(text.into()),
     }
-}
-
-fn read_outbound(mut outbound: Section<'_>) -> Result<OutboundConfig, ConfigError> {
-    let networks = outbound.get_default("allow_networks")?.list()?;
-    let read = OutboundConfig {
-        allow_http: outbound.get_default("allow_http")?.flag()?,
-        allow_networks: networks.into_iter().map(read_network).collect::<Result<_, _>>()?,
-        ca_file: outbound.get("ca_file").map(read_path).transpose()?,
-        answer_kib_max: outbound.get_default("answer_kib_max")?.number(1..=65_536)?,
-        idle_connections_per_host: outbound.get_default("idle_connections_per_host")?.number(0..=100_000)?,
-    };
-    outbound.finish()?;
-    Ok(read)
-}
-
-fn read_network(given: Given<'_>) -> Result<IpNet, ConfigError> {
-    let address = given.text()?.parse::<IpAddr>();
-    address.map(IpNet::from).or_else(|_| given.parse("a network, such as \"10.20.0.0/16\" or \"::1/128\""))
 }
 
 fn read_webhooks(mut webhooks: Section<'_>) -> Result<HeaderValue, ConfigError> {

@@ -26,7 +26,7 @@ impl Config {
         let table = Table::from_iter([
             ("server".to_owned(), Value::Table(self.server_table())),
             ("store".to_owned(), Value::Table(self.store_table())),
-            ("outbound".to_owned(), Value::Table(self.outbound_table())),
+            ("outbound".to_owned(), Value::Table(super::outbound::print(&self.outbound))),
             ("email".to_owned(), Value::Table(self.email_table())),
             (
                 "webhooks".to_owned(),
@@ -138,21 +138,6 @@ impl Config {
             (transport.name.clone(), keys)
         });
         transports.collect()
-    }
-
-    fn outbound_table(&self) -> Table {
-        let outbound = &self.outbound;
-        let networks: Vec<String> = outbound.allow_networks.iter().map(ToString::to_string).collect();
-        let mut table = table([
-            ("allow_http", Value::from(outbound.allow_http)),
-            ("allow_networks", Value::from(networks)),
-            ("answer_kib_max", number(outbound.answer_kib_max)),
-            ("idle_connections_per_host", number(outbound.idle_connections_per_host)),
-        ]);
-        if let Some(file) = &outbound.ca_file {
-            table.insert("ca_file".into(), Value::from(file.to_string_lossy().as_ref()));
-        }
-        table
     }
 }
 
@@ -282,7 +267,7 @@ pub(super) fn rule(rule: &Rule) -> Value {
     Value::Table(table)
 }
 
-fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+pub(super) fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
@@ -299,7 +284,7 @@ fn duration(length: Duration) -> Value {
 }
 
 /// Every number was read from an `i64`, so it fits into one.
-fn number(number: impl TryInto<i64>) -> Value {
+pub(super) fn number(number: impl TryInto<i64>) -> Value {
     Value::from(number.try_into().unwrap_or(i64::MAX))
 }
 

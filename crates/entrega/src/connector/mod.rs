@@ -198,6 +198,14 @@ impl Connectors {
         Ok(Connector { auth: auth.map_err(|error| unfit(error.to_string()))?, ..plain(stored) })
     }
 
+    /// What a connector's own rules are; none if it is gone.
+    pub fn rules(&self, id: &str) -> Vec<Rule> {
+        match self.configured.get(id) {
+            Some(connector) => connector.rules.clone(),
+            None => self.store.connector(id).map(|stored| stored.rules.clone()).unwrap_or_default(),
+        }
+    }
+
     /// The client of a connector as it is now. Those that nothing changed share their gates and what they learned.
     pub fn client(&self, id: &str) -> Result<ApiClient, ConnectorError> {
         let (connector, changed_at) = self.find(id)?;

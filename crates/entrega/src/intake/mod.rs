@@ -70,12 +70,13 @@ pub struct OnceKey {
 }
 
 impl OnceKey {
-    /// A key for what a request asks for, if it keeps the rules.
-    pub fn new(key: &str, request: &[u8]) -> Result<OnceKey, Refusal> {
-        match is_key(key) {
-            true => Ok(OnceKey { key: key.to_owned(), request: Sha256::digest(request).into(), lasts: ONCE_FOR }),
-            false => Err(Refusal::invalid("Idempotency-Key", KEY_RULE)),
+    /// A key for what a request asks for, in its parts, if it keeps the rules.
+    pub fn new(key: &str, request: &[&[u8]]) -> Result<OnceKey, Refusal> {
+        if !is_key(key) {
+            return Err(Refusal::invalid("Idempotency-Key", KEY_RULE));
         }
+        let hash = request.iter().fold(Sha256::new(), Sha256::chain_update);
+        Ok(OnceKey { key: key.to_owned(), request: hash.finalize().into(), lasts: ONCE_FOR })
     }
 
     /// The key of one part of the request.

@@ -73,3 +73,66 @@ async fn a_repeated_array_with_a_bad_job_is_answered_alike() {
     assert_eq!(post(&world, ADMIN, "many", &body).await.expect(207), first);
     assert_eq!(jobs(&world).await, 1);
 }
+
+/// What a job carries to its destination, as it was taken.
+async fn sent_headers(world: &World, headers: &[(&str, &str)], body: &Value) -> Value {
+    let request = world.request("POST", "/v1/jobs", ADMIN).header("content-type", "application/json");
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let id = world.send(request, body.to_string()).await.expect(201)["jobId"].as_str().unwrap().to_owned();
+    world.answer("http", 404).await;
+    world.get(&format!("/v1/dlq/{id}"), ADMIN).await.expect(200)["originalData"]["payload"]["http"]["headers"].clone()
+}
+
+#[tokio::test]
+async fn a_job_names_the_user_that_its_caller_acts_for() {
+    let world = World::new().await;
+    let user = |name: &str| json!(["x-growqr-user", name]);
+    let of_header = sent_headers(&world, &[("x-growqr-user", "user_1")], &job(1)).await;
+    assert!(of_header.as_array().unwrap().contains(&user("user_1")), "{of_header}");
+    let key = "workflow:user_2:run_4:resume:v1";
+    let of_key = sent_headers(&world, &[("idempotency-key", key)], &job(1)).await;
+    assert!(of_key.as_array().unwrap().contains(&user("user_2")), "{of_key}");
+    let own = json!({"request": {"url": "https://example.com/", "headers": {"X-GrowQR-User": "user_3"}}});
+    let of_job = sent_headers(&world, &[("x-growqr-user", "user_1")], &own).await;
+    assert_eq!(of_job, json!([["X-GrowQR-User", "user_3"]]));
+    let request = world.request("POST", "/v1/jobs", ADMIN).header("content-type", "application/json");
+    let problem = world.send(request.header("x-growqr-user", "ü"), job(1).to_string()).await.problem(422);
+    assert_eq!(problem["errors"][0]["field"], "x-growqr-user");
+}
+
+/// Replays, tests and unblocking are answered again as well, although no job carries their key.
+#[tokio::test]
+async fn work_without_a_job_of_its_own_happens_once_too() {
+    let world = World::new().await;
+    let dead = world.dead_letter("ours").await;
+    world
+        .call("PUT", "/v1/tenants/ours/endpoints/main", ADMIN, json!({"url": "https://example.com/"}))
+        .await
+        .expect(201);
+    let endpoint = "/v1/tenants/ours/endpoints/main/test";
+    let replay_one = format!("/v1/dlq/{dead}/replay");
+    for (path, body) in [(replay_one.as_str(), ""), (endpoint, ""), ("/v1/dlq/replay", "{}")] {
+        let call = async |key: &str, body: &str| {
+            let request = world.request("POST", path, ADMIN).header("content-type", "application/json");
+            world.send(request.header("idempotency-key", key), body.to_owned()).await
+        };
+        let first = call(path, body).await;
+        let again = call(path, body).await;
+        assert_eq!(first.expect(202), again.expect(202), "{path}");
+        assert_eq!(again.headers["idempotent-replayed"], "true", "{path}");
+        assert!(!first.headers.contains_key("idempotent-replayed"));
+        if path == "/v1/dlq/replay" {
+            call(path, r#"{"ratePerSec": 5}"#).await.problem(422);
+        }
+    }
+    let runs = world.get("/v1/replays", ADMIN).await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1);
+    // The key of one call is none for another.
+    let other = world.request("POST", &replay_one, ADMIN).header("idempotency-key", "/v1/dlq/replay");
+    assert_eq!(world.send(other, "").await.problem(422)["type"], "urn:entrega:problem:key-reused");
+    // What failed is forgotten: the same key may try again.
+    let later = || world.request("POST", &replay_one, ADMIN).header("idempotency-key", "later");
+    world.send(later(), "").await.problem(409);
+    world.answer("http", 404).await;
+    world.send(later(), "").await.expect(202);
+}

@@ -128,7 +128,7 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let state = ApiState { engine: engine.clone(), admin_hash: hash_key(ADMIN), open_metrics };
+        let state = ApiState { open_metrics, ..ApiState::new(engine.clone(), hash_key(ADMIN)) };
         let server = tokio::spawn(serve(listener, state, limits, shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build_http();
         World { address, engine, clock, shutdown, server, client }

@@ -10,14 +10,13 @@ use entrega::clock::Clock;
 use entrega_core::time::Time;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::gateway::{ADMIN, Answer, Gateway};
+use crate::http_server::serve;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -56,17 +55,8 @@ impl Api {
             always: Arc::new(Mutex::new(200)),
             takes: Arc::default(),
         };
-        let accepting = api.clone();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let api = accepting.clone();
-                let service = service_fn(move |request| api.clone().answer(request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
-            }
-        });
+        let answering = api.clone();
+        serve(listener, move |request| answering.clone().answer(request));
         api
     }
 

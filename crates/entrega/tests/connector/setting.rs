@@ -48,6 +48,31 @@ async fn a_connector_is_set_used_changed_and_removed_and_never_shows_its_secret(
     }
 }
 
+/// What an API's own answers mean holds for the job around the call too, in the lane that many connectors share.
+#[tokio::test]
+async fn rules_of_its_own_decide_about_the_job_as_well() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        let gateway = Gateway::with(kind, &config(&api, "")).await;
+        let rules = json!([{ "status": ["404"], "verdict": "success" }, { "status": ["503"], "verdict": "permanent" }]);
+        let wish = json!({ "baseUrl": format!("http://{}/other", api.address), "classify": rules });
+        assert_eq!(put(&gateway, "crm", wish).await.status.as_u16(), 201);
+        for (status, state) in [(404, "done"), (503, "dlq")] {
+            api.says(&[(status, None)]);
+            let before = api.calls().len();
+            let headers = [super::api::JSON, ("prefer", "respond-async"), ("x-growqr-user", "user_7")];
+            let body = json!({ "relativeURL": "x" }).to_string();
+            let taken = gateway.call("POST", "/v1/connectors/crm/requests", ADMIN, &headers, body).await;
+            let id = taken.expect(202)["jobId"].as_str().unwrap().to_owned();
+            let job = gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await;
+            assert_eq!((&job["state"], &job["lane"]), (&json!(state), &json!("connector")), "{kind:?} {job}");
+            assert_eq!(api.calls().len(), before + 1, "{kind:?}: one call");
+            assert_eq!(api.calls()[before].headers["x-growqr-user"], "user_7");
+        }
+        gateway.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn nothing_leads_out_of_the_base_url() {
     let api = Api::start().await;

@@ -109,7 +109,7 @@ impl Gateway {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let state = ApiState { engine: engine.clone(), admin_hash: hash_key(ADMIN), open_metrics: true };
+        let state = ApiState { open_metrics: true, ..ApiState::new(engine.clone(), hash_key(ADMIN)) };
         tokio::spawn(serve(listener, state, ServerLimits::default(), shutdown.clone()));
         let running = {
             let shutdown = shutdown.clone();

@@ -14,13 +14,13 @@ use entrega::clock::Clock;
 use entrega_core::time::Time;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::http_server::serve;
 
 pub const SLOW: Duration = Duration::from_millis(300);
 
@@ -44,15 +44,8 @@ impl Destination {
             count: Arc::new(watch::Sender::new(0)),
             released: CancellationToken::new(),
         };
-        let accepting = destination.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let destination = accepting.clone();
-                let service = service_fn(move |request| destination.clone().answer(request));
-                let builder = hyper::server::conn::http1::Builder::new();
-                tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        let answering = destination.clone();
+        serve(listener, move |request| answering.clone().answer(request));
         destination
     }
 

@@ -10,15 +10,14 @@ use entrega::clock::Clock;
 use entrega_core::time::Time;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::gateway::{ADMIN, Gateway};
+use crate::http_server::serve;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -58,17 +57,8 @@ impl Upstream {
             calls: Arc::default(),
             mood: Arc::new(watch::Sender::new(Mood::Well)),
         };
-        let accepting = upstream.clone();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let upstream = accepting.clone();
-                let service = service_fn(move |request| upstream.clone().answer(request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
-            }
-        });
+        let answering = upstream.clone();
+        serve(listener, move |request| answering.clone().answer(request));
         upstream
     }
 

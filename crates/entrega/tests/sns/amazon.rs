@@ -14,9 +14,7 @@ use entrega::sns::{Message, Sns, SnsConfig, SnsError};
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::time::Time;
 use http_body_util::Full;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper::Response;
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, date_time_ymd};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
@@ -24,6 +22,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use x509_parser::der_parser::parse_der;
 use x509_parser::num_bigint::BigUint;
+
+use crate::http_server::serve;
 
 pub const TOPIC: &str = "arn:aws:sns:us-east-1:123456789012:mail-feedback";
 pub const OTHER_TOPIC: &str = "arn:aws:sns:us-east-1:123456789012:mail-feedback-2";
@@ -60,7 +60,7 @@ impl Amazon {
             hits: Arc::default(),
             answers: Arc::new(Mutex::new(answers)),
         };
-        tokio::spawn(serve(listener, Arc::clone(&amazon.hits), Arc::clone(&amazon.answers)));
+        answer_all(listener, Arc::clone(&amazon.hits), Arc::clone(&amazon.answers));
         amazon
     }
 
@@ -125,25 +125,20 @@ impl Amazon {
     }
 }
 
-async fn serve(listener: TcpListener, hits: Arc<Mutex<Vec<String>>>, answers: Answers) {
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        let (hits, answers) = (Arc::clone(&hits), Arc::clone(&answers));
-        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let path = request.uri().path();
-            hits.lock().push(request.uri().path_and_query().unwrap().to_string());
-            let known = answers.lock().iter().find(|(known, ..)| *known == path).cloned();
-            let (_, status, body) = known.unwrap_or(("", 403, Bytes::new()));
-            let is_hanging = path == "/hang.pem";
-            async move {
-                if is_hanging {
-                    std::future::pending::<()>().await;
-                }
-                Response::builder().status(status).header("location", "/good.pem").body(Full::new(body))
+fn answer_all(listener: TcpListener, hits: Arc<Mutex<Vec<String>>>, answers: Answers) {
+    serve(listener, move |request| {
+        let path = request.uri().path();
+        hits.lock().push(request.uri().path_and_query().unwrap().to_string());
+        let known = answers.lock().iter().find(|(known, ..)| *known == path).cloned();
+        let (_, status, body) = known.unwrap_or(("", 403, Bytes::new()));
+        let is_hanging = path == "/hang.pem";
+        async move {
+            if is_hanging {
+                std::future::pending::<()>().await;
             }
-        });
-        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-    }
+            Response::builder().status(status).header("location", "/good.pem").body(Full::new(body))
+        }
+    });
 }
 
 fn certificate(from: i32, until: i32) -> Bytes {

@@ -11,12 +11,12 @@ use entrega_core::time::Time;
 use entrega_core::webhook::{WebhookSecret, verify};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
+
+use crate::http_server::serve;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// What it says unless it was told what.
@@ -73,17 +73,8 @@ impl Receiver {
             answers: Arc::default(),
             location: Arc::default(),
         };
-        let accepting = receiver.clone();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let receiver = accepting.clone();
-                let service = service_fn(move |request| receiver.clone().answer(request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
-            }
-        });
+        let answering = receiver.clone();
+        serve(listener, move |request| answering.clone().answer(request));
         receiver
     }
 

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Request, Response, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::receiver::{SECRET, open};
 use crate::gateway::{ADMIN, Gateway, kinds};
+use crate::http_server::serve;
 use crate::smtp_server::{self, python};
 
 const PATH: &str = "/v1/tenants/ours/endpoints/hooks";
@@ -73,17 +73,8 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let client = Client::builder(TokioExecutor::new()).build_http();
         let proxy = Proxy { address, to, flips: Arc::default(), client };
-        let accepting = proxy.clone();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let proxy = accepting.clone();
-                let service = service_fn(move |request| proxy.clone().pass_on(request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
-            }
-        });
+        let passing = proxy.clone();
+        serve(listener, move |request| passing.clone().pass_on(request));
         proxy
     }
 

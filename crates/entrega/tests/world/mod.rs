@@ -23,13 +23,13 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::http_server::serve;
 
 /// One call that reached the destination.
 #[derive(Clone, Debug)]
@@ -69,17 +69,8 @@ impl Sink {
             hits: Arc::default(),
             script: Arc::new(Mutex::new(Box::new(script))),
         };
-        let accepting = sink.clone();
-        let clock = Clock::system();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (sink, clock) = (accepting.clone(), clock.clone());
-                let service = service_fn(move |request| sink.clone().answer(request, clock.now()));
-                let serve = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(serve);
-            }
-        });
+        let (answering, clock) = (sink.clone(), Clock::system());
+        serve(listener, move |request| answering.clone().answer(request, clock.now()));
         sink
     }
 

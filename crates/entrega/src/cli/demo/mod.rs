@@ -82,7 +82,7 @@ async fn serve_api(
     let listen = |source| CliError::Listen { address: args.listen, source };
     let listener = TcpListener::bind(args.listen).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
-    let state = ApiState { engine: engine.clone(), admin_hash: chance::secret_bytes(), open_metrics: true };
+    let state = ApiState { open_metrics: true, ..ApiState::new(engine.clone(), chance::secret_bytes()) };
     tokio::spawn(api::serve(listener, state, ServerLimits::default(), shutdown.clone()));
     Ok(address)
 }
