@@ -22,8 +22,9 @@ use super::submits::read_left;
 use super::{LaneCell, Shared};
 use crate::store::{ClaimBatch, ClaimedJob, Held, StoreError, Ticket, records};
 
-/// How long settlements wait for a claim to go along with.
+/// How long settlements wait for a claim to go along with; longer in a lane that claims all the time.
 const GATHER: Duration = Duration::from_millis(2);
+const GATHER_BUSY: Duration = Duration::from_millis(10);
 /// How long a call that failed waits before it is made again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -40,7 +41,7 @@ pub(super) struct Turns {
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
     loop {
         lane.settlements.some.notified().await;
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(if lane.ahead.is_busy() { GATHER_BUSY } else { GATHER }).await;
         while !lane.settlements.is_empty() {
             if let Err(error) = shared.turn(&lane, 0).await {
                 tracing::warn!(lane = %lane.name, errorReason = %error, "Settlements could not be written; they are kept and tried again");
