@@ -19,6 +19,18 @@ use crate::url::UrlProblem;
 /// A cause from below. Shared, because the HTTP client lends its errors and never gives them up.
 type Cause = Arc<dyn StdError + Send + Sync>;
 
+/// An error and its causes on one line, for people.
+#[must_use]
+pub fn with_causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        write!(text, ": {error}").expect("writing to a String never fails");
+        cause = error.source();
+    }
+    text
+}
+
 /// Why a call has no answer.
 #[derive(Clone, Debug, Error)]
 pub enum CallError {
@@ -119,13 +131,7 @@ impl CallError {
     /// The message and its causes on one line, for people.
     #[must_use]
     pub fn reason(&self) -> String {
-        let mut reason = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            write!(reason, ": {error}").expect("writing to a String never fails");
-            cause = error.source();
-        }
-        reason
+        with_causes(self)
     }
 
     /// Tells apart what the HTTP client reports as one. Our connector speaks `CallError` itself.

@@ -134,7 +134,7 @@ pub use entrega_core::rate_limit::RateLimit;
 pub use entrega_core::retry_budget::BudgetPolicy;
 pub use entrega_core::time::Time;
 pub use entrega_core::webhook;
-pub use error::{CallError, ClientError, RequestProblem};
+pub use error::{CallError, ClientError, RequestProblem, with_causes};
 pub use gate::{
     BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurns,
     ThrottleGate, ThrottleWait, Turn,

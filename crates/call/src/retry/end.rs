@@ -4,9 +4,10 @@
 //! Never: hides the last answer or error behind one of its own.
 
 use std::error::Error as StdError;
-use std::fmt::Write;
 
 use thiserror::Error;
+
+use crate::error::with_causes;
 
 /// Why no further attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -77,12 +78,6 @@ impl<E: StdError + 'static> GaveUp<E> {
     /// The message and its causes on one line, for people.
     #[must_use]
     pub fn reason(&self) -> String {
-        let mut reason = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            write!(reason, ": {error}").expect("writing to a String never fails");
-            cause = error.source();
-        }
-        reason
+        with_causes(self)
     }
 }

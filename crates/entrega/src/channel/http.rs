@@ -58,19 +58,7 @@ pub(super) fn outcome(called: Result<entrega_call::Answer, CallError>, now: Time
                 truncated: answer.truncated,
             })
         }
-        Err(error) => Outcome::Fault(Fault { kind: kind(&error), message: error.reason() }),
-    }
-}
-
-fn kind(error: &CallError) -> FaultKind {
-    match error {
-        CallError::Resolve { .. } => FaultKind::Resolve,
-        CallError::Forbidden(_) => FaultKind::Forbidden,
-        CallError::Connect { .. } => FaultKind::Connect,
-        CallError::Tls { .. } => FaultKind::Tls,
-        CallError::ConnectTimeout { .. } | CallError::Timeout => FaultKind::Timeout,
-        CallError::Aborted { .. } => FaultKind::Aborted,
-        CallError::BadRequest(_) => FaultKind::Invalid,
+        Err(error) => Outcome::Fault(Fault { kind: error.kind(), message: error.reason() }),
     }
 }
 

@@ -2,7 +2,9 @@
 //! Invariant: what runs out of attempts on an answer gives that answer; without one, the error.
 
 use bytes::Bytes;
-use entrega_call::{ApiError, ApiRequest, BadBaseUrl, BaseUrl, CallError, GaveUp, LogFields, Stopped, check_headers};
+use entrega_call::{
+    ApiError, ApiRequest, BadBaseUrl, BaseUrl, CallError, GaveUp, LogFields, Stopped, check_headers, with_causes,
+};
 use entrega_core::job::ConnectorCall;
 use entrega_core::outcome::{Fault, FaultKind};
 use entrega_core::trace::TRACEPARENT;
@@ -154,14 +156,4 @@ fn kind(gave_up: &GaveUp<CallError>) -> FaultKind {
         (Some(Failed(error)), _) => error.kind(),
         (None | Some(TimedOut), _) => FaultKind::Timeout,
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
