@@ -34,7 +34,7 @@ pub(super) struct ConnectorWish {
     #[schema(example = "https://api.example.com/v1")]
     base_url: String,
     /// What lets us in; left out, one that is there keeps its own.
-    auth: Option<AuthWish>,
+    auth: Option<Auth>,
     /// Who alone may use it; everybody if left out.
     #[schema(value_type = Option<String>)]
     tenant: Option<TenantName>,
@@ -60,28 +60,6 @@ pub(super) struct ConnectorWish {
     /// What answers mean, before the rules that hold for every connector; the first that fits wins.
     #[schema(value_type = Option<Vec<Object>>, max_items = 50)]
     classify: Option<Vec<Rule>>,
-}
-
-/// What lets us in.
-#[derive(Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum AuthWish {
-    /// A token.
-    Bearer(String),
-    /// A name and a password.
-    Basic {
-        /// The name.
-        user: String,
-        /// The password.
-        password: String,
-    },
-    /// A header of the API's own.
-    Header {
-        /// Its name.
-        name: String,
-        /// Its value.
-        value: String,
-    },
 }
 
 /// What happens to a call that waited too long.
@@ -250,7 +228,7 @@ pub(super) async fn set(
     let rules = wish.classify.unwrap_or_default();
     within("classify", rules.len(), 0, RULES_MAX)?;
     let kept = engine.store.connector(&id);
-    let auth = match wish.auth.map(Auth::from) {
+    let auth = match wish.auth {
         None => kept.as_ref().and_then(|kept| kept.auth.clone()),
         Some(auth) => {
             auth.credentials().map_err(|error| ApiError::invalid("auth", error.to_string()))?;
@@ -266,16 +244,6 @@ pub(super) async fn set(
     let status = if kept.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let (connector, updated_at) = engine.connectors.find(&id)?;
     Ok((status, Json(ConnectorRow::of(&api, Connector::clone(&connector), updated_at))))
-}
-
-impl From<AuthWish> for Auth {
-    fn from(wish: AuthWish) -> Auth {
-        match wish {
-            AuthWish::Bearer(token) => Auth::Bearer(token),
-            AuthWish::Basic { user, password } => Auth::Basic { user, password },
-            AuthWish::Header { name, value } => Auth::Header { name, value },
-        }
-    }
 }
 
 /// List connectors

@@ -6,9 +6,10 @@ use std::fmt;
 
 use entrega_call::{BadCredentials, Credentials};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What lets us in.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Auth {
     /// `Authorization: Bearer …`.

@@ -72,6 +72,25 @@ pub enum EndpointOrigin {
 }
 
 impl Endpoint {
+    /// One that takes every event, called without a limit, with no secret yet.
+    pub fn new(tenant: TenantName, name: &str, url: &str, origin: EndpointOrigin, now: Time) -> Endpoint {
+        Endpoint {
+            tenant,
+            name: name.to_owned(),
+            url: url.to_owned(),
+            secrets: Vec::new(),
+            event_types: Vec::new(),
+            throttle: None,
+            state: EndpointState::Enabled,
+            reason: None,
+            failing_since: None,
+            origin,
+            created_at: now,
+            updated_at: now,
+            version: 0,
+        }
+    }
+
     /// What its secrets are sealed for: one that is moved to another endpoint does not open.
     pub fn context(&self) -> String {
         Endpoint::context_of(&self.tenant, &self.name)
@@ -142,21 +161,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_event_types_takes_all_of_them() {
-        let mut endpoint = Endpoint {
-            tenant: TenantName::new("acme").unwrap(),
-            name: "default".into(),
-            url: "https://acme.example.com/hooks".into(),
-            secrets: Vec::new(),
-            event_types: Vec::new(),
-            throttle: None,
-            state: EndpointState::Enabled,
-            reason: None,
-            failing_since: None,
-            origin: EndpointOrigin::Api,
-            created_at: Time::ZERO,
-            updated_at: Time::ZERO,
-            version: 0,
-        };
+        let (acme, url) = (TenantName::new("acme").unwrap(), "https://acme.example.com/hooks");
+        let mut endpoint = Endpoint::new(acme, "default", url, EndpointOrigin::Api, Time::ZERO);
         assert!(endpoint.takes("email.sent"));
         endpoint.event_types = vec!["email.failed".into()];
         assert!(endpoint.takes("email.failed") && !endpoint.takes("email.sent"));

@@ -16,9 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::gateway::{ADMIN, Answer, Gateway};
-use crate::http_server::serve;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::http_server::{came, serve};
 
 /// A call that it got.
 #[derive(Clone, Debug)]
@@ -99,15 +97,7 @@ impl Api {
     }
 
     pub async fn wait_for(&self, calls: usize) -> Vec<Call> {
-        let look = async {
-            while self.calls.lock().len() < calls {
-                // reason: another task calls when it calls; this one looks until it has.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, look).await;
-        assert!(waited.is_ok(), "{} of {calls} calls came", self.calls().len());
-        self.calls()
+        came(&self.calls, calls).await
     }
 }
 

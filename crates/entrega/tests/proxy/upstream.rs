@@ -17,9 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::gateway::{ADMIN, Gateway};
-use crate::http_server::serve;
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::http_server::{came, serve};
 
 /// A call that it got.
 #[derive(Clone, Debug)]
@@ -92,15 +90,7 @@ impl Upstream {
     }
 
     pub async fn wait_for(&self, calls: usize) -> Vec<Call> {
-        let look = async {
-            while self.calls.lock().len() < calls {
-                // reason: another task calls when it calls; this one looks until it has.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, look).await;
-        assert!(waited.is_ok(), "{} of {calls} calls came", self.calls().len());
-        self.calls()
+        came(&self.calls, calls).await
     }
 }
 

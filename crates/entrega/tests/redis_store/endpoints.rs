@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use entrega::seal::Seal;
-use entrega::store::{Endpoint, EndpointOrigin, EndpointState};
+use entrega::store::{Endpoint, EndpointOrigin};
 use entrega_core::throttle::Rate;
 
 use super::hearing::are_listening;
@@ -12,21 +12,8 @@ use crate::fixture::{Fixture, SECOND, START, lane, tenant};
 use crate::redis::{self, RedisServer};
 
 fn endpoint(url: &str) -> Endpoint {
-    Endpoint {
-        tenant: tenant("acme"),
-        name: "default".into(),
-        url: url.into(),
-        secrets: vec![Seal::from_key([7; 32]).seal("whsec_abc", "here").unwrap()],
-        event_types: Vec::new(),
-        throttle: None,
-        state: EndpointState::Enabled,
-        reason: None,
-        failing_since: None,
-        origin: EndpointOrigin::Api,
-        created_at: START,
-        updated_at: START,
-        version: 0,
-    }
+    let secrets = vec![Seal::from_key([7; 32]).seal("whsec_abc", "here").unwrap()];
+    Endpoint { secrets, ..Endpoint::new(tenant("acme"), "default", url, EndpointOrigin::Api, START) }
 }
 
 /// Three calls a minute.

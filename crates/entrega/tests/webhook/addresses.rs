@@ -10,7 +10,7 @@ use entrega::channel::webhook::WebhookChannel;
 use entrega::config::Config;
 use entrega::engine::Engine;
 use entrega::seal::Seal;
-use entrega::store::{Endpoint, EndpointOrigin, EndpointState, Store};
+use entrega::store::{Endpoint, EndpointOrigin, Store};
 use entrega_call::{Client, ClientConfig, LookUp, Resolve};
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
@@ -130,21 +130,8 @@ async fn an_endpoint_with_an_address_inside_is_refused_however_it_is_written() {
 async fn slip_in(store: &dyn Store, seal: &Seal, name: &str, url: String) {
     let tenant = TenantName::new("ours").unwrap();
     let secret = seal.seal(SECRET, &Endpoint::context_of(&tenant, name)).unwrap();
-    let endpoint = Endpoint {
-        tenant,
-        name: name.into(),
-        url,
-        secrets: vec![secret],
-        event_types: Vec::new(),
-        state: EndpointState::Enabled,
-        reason: None,
-        failing_since: None,
-        origin: EndpointOrigin::Api,
-        created_at: Time::ZERO,
-        updated_at: Time::ZERO,
-        version: 0,
-        throttle: None,
-    };
+    let endpoint = Endpoint::new(tenant, name, &url, EndpointOrigin::Api, Time::ZERO);
+    let endpoint = Endpoint { secrets: vec![secret], ..endpoint };
     store.put_endpoint(endpoint).await.unwrap();
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use entrega::clock::Clock;
@@ -16,13 +15,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::http_server::serve;
+use crate::http_server::{came, serve};
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// What it says unless it was told what.
 pub const THANKS: &str = "thank you";
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// A call that it got.
 #[derive(Clone, Debug)]
 pub struct Got {
@@ -116,15 +113,7 @@ impl Receiver {
 
     /// What it got, once it is so much.
     pub async fn wait_for(&self, calls: usize) -> Vec<Got> {
-        let look = async {
-            while self.got.lock().len() < calls {
-                // reason: another task calls when it calls; this one looks until it has.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, look).await;
-        assert!(waited.is_ok(), "{} of {calls} calls came: {:?}", self.got().len(), self.got());
-        self.got()
+        came(&self.got, calls).await
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega::store::{
     AnswerCache, ApiKey, Begun, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterStore, Endpoint, EndpointOrigin, EndpointRegistry, EndpointState, Feedback, GateKeeper, GateName,
-    MailRegistry, Once, Page, Paged, Passing, PutEndpointError, Registry, ReplayRun, ReplayStatus, RequestLog,
-    StoreError, StoredAnswer, StoredConnector, Suppression, TenantSettings, TenantView,
+    DeadLetterStore, Endpoint, EndpointOrigin, EndpointRegistry, Feedback, GateKeeper, GateName, MailRegistry, Once,
+    Page, Paged, Passing, PutEndpointError, Registry, ReplayRun, ReplayStatus, RequestLog, StoreError, StoredAnswer,
+    StoredConnector, Suppression, TenantSettings, TenantView,
 };
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
@@ -144,21 +144,9 @@ impl EndpointRegistry for SimStore {
         if !is_listening(tenant) {
             return Vec::new();
         }
-        vec![Arc::new(Endpoint {
-            tenant: tenant.clone(),
-            name: HOOK.into(),
-            url: "https://listener.example.com/hook".into(),
-            secrets: Vec::new(),
-            event_types: Vec::new(),
-            throttle: None,
-            state: EndpointState::Enabled,
-            reason: None,
-            failing_since: None,
-            origin: EndpointOrigin::Config,
-            created_at: START,
-            updated_at: START,
-            version: 1,
-        })]
+        let url = "https://listener.example.com/hook";
+        let endpoint = Endpoint::new(tenant.clone(), HOOK, url, EndpointOrigin::Config, START);
+        vec![Arc::new(Endpoint { version: 1, ..endpoint })]
     }
 
     fn endpoints(&self) -> Vec<Arc<Endpoint>> {
