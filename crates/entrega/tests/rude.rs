@@ -3,11 +3,12 @@
 //! what happened.
 //!
 //! # Layout
-//! - `callers`: towards the API; `destinations`: what a job meets; `handles`: too few file handles
+//! - `callers`: towards the API; `destinations`: what a job meets; `handles`: too few file handles; `bomb`: much in little
 
 mod process;
 
 mod rude {
+    mod bomb;
     mod callers;
     mod destinations;
     mod handles;

@@ -28,6 +28,15 @@ retry = { attempts = 2 }
 capacity = 50
 [transports.main]
 url = "smtp://127.0.0.1:9"
+[connectors.erp]
+base_url = "https://api.example.com"
+[lanes."connector:erp"]
+channel = "connector"
+capacity = 50
+[proxy.score]
+upstream_url = "https://api.example.com"
+[lanes."proxy:score"]
+capacity = 50
 "#;
 /// The most that is read of an answer.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
@@ -29,6 +29,8 @@ pub(super) const DEPTH_MAX: usize = 64;
 
 /// Characters in the reason of a discard.
 const REASON_CHARS_MAX: usize = 1000;
+/// How much of an encoding that is not taken is repeated.
+const ENCODING_CHARS_SHOWN: usize = 40;
 
 /// The bytes of a JSON body: within the limits, not yet parsed.
 pub(super) struct JsonBytes(pub(super) Bytes);
@@ -74,9 +76,7 @@ pub(super) struct RawBytes(pub(super) Bytes);
 impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBytes, ApiError> {
-        if !is_json(request.headers()) {
-            return Err(ApiError::NotJson);
-        }
+        check_type(request.headers())?;
         let bytes = read(request.into_body(), api.limits.body_bytes_max, api.limits.body_timeout).await?;
         check_depth(&bytes)?;
         Ok(JsonBytes(bytes))
@@ -93,9 +93,7 @@ impl FromRequest<Arc<Api>> for RawBytes {
 impl FromRequest<Arc<Api>> for MailBytes {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<MailBytes, ApiError> {
-        if !is_json(request.headers()) {
-            return Err(ApiError::NotJson);
-        }
+        check_type(request.headers())?;
         let limits = &api.limits;
         let body = request.into_body();
         // A body that does not say how long it is may be as long as it likes.
@@ -130,6 +128,15 @@ pub(super) fn checked_reason(reason: &str) -> Result<&str, ApiError> {
         true => Ok(reason),
         false => Err(ApiError::invalid("reason", format!("say why, in 1 to {REASON_CHARS_MAX} characters"))),
     }
+}
+
+/// What is compressed is not unpacked: a few bytes could become gigabytes.
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encoding = headers.get(CONTENT_ENCODING).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    if let Some(encoding) = encoding.filter(|encoding| !encoding.trim().eq_ignore_ascii_case("identity")) {
+        return Err(ApiError::Encoded { encoding: encoding.chars().take(ENCODING_CHARS_SHOWN).collect() });
+    }
+    if is_json(headers) { Ok(()) } else { Err(ApiError::NotJson) }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

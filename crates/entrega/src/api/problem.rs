@@ -73,6 +73,8 @@ pub(super) enum ApiError {
     BodyTooLarge { bytes_max: usize },
     #[error("send JSON, with Content-Type: application/json")]
     NotJson,
+    #[error("send the body as it is: Content-Encoding: {encoding} is not taken")]
+    Encoded { encoding: String },
     #[error("there is no such path; /openapi.json lists them all")]
     NoRoute,
     #[error("this path does not take this method; the Allow header lists those it takes")]
@@ -141,6 +143,7 @@ const VALIDATION: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "urn:entrega:problem
 const BAD_BODY: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:bad-body", "The body cannot be read");
 const TIMEOUT: Kind = (StatusCode::REQUEST_TIMEOUT, "urn:entrega:problem:timeout", "The request took too long");
 const TOO_LARGE: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "urn:entrega:problem:too-large", "The body is too large");
+const ENCODED: Kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "urn:entrega:problem:encoded", "The body is encoded");
 const NOT_JSON: Kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "urn:entrega:problem:not-json", "The body is not JSON");
 const NOT_FOUND: Kind = (StatusCode::NOT_FOUND, "urn:entrega:problem:not-found", "Not found");
 const GONE: Kind = (StatusCode::GONE, "urn:entrega:problem:gone", "Not kept any more");
@@ -201,6 +204,7 @@ impl ApiError {
             ApiError::BodyTimeout { .. } => TIMEOUT,
             ApiError::BodyTooLarge { .. } => TOO_LARGE,
             ApiError::NotJson => NOT_JSON,
+            ApiError::Encoded { .. } => ENCODED,
             ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::Change(ChangeError::Unknown) => NOT_FOUND,
             ApiError::Gone { .. } => GONE,
             ApiError::NotAsked(NotAsked::UnknownRoute { .. }) => NOT_FOUND,

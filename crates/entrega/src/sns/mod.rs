@@ -115,7 +115,7 @@ impl Sns {
                 Ok(Message::Confirmed { topic: topic_arn })
             }
             Kind::UnsubscribeConfirmation(_) => Ok(Message::Unsubscribed { topic: topic_arn }),
-            Kind::Notification { .. } => match notification::read(&envelope.message_id, &envelope.message) {
+            Kind::Notification { .. } => match SesNotification::read(&envelope.message_id, &envelope.message) {
                 Ok(Some(notification)) => Ok(Message::Notification(notification)),
                 Ok(None) => Ok(Message::Other { topic: topic_arn }),
                 Err(source) => Err(SnsError::Notification { source }),

@@ -139,22 +139,27 @@ struct Delivery {
     recipients: Vec<String>,
 }
 
-/// Reads the text of a message that was checked; `None` if it is not from SES.
-pub(super) fn read(message_id: &str, text: &str) -> Result<Option<SesNotification>, serde_json::Error> {
-    let Some(name) = event_name(text) else { return Ok(None) };
-    let kind = match name.as_str() {
-        "Bounce" => bounce(parse::<OfBounce>(text)?.bounce),
-        "Complaint" => complaint(parse::<OfComplaint>(text)?.complaint),
-        "Delivery" => delivery(parse::<OfDelivery>(text)?.delivery),
-        _ => SesEvent::Other(clip(&name, NAME_CHARS_MAX)),
-    };
-    let mail = parse::<OfMail>(text)?.mail.unwrap_or_default();
-    Ok(Some(SesNotification {
-        message_id: clip(message_id, NAME_CHARS_MAX),
-        mail: name_in_tags(&mail).or_else(|| name_in_headers(&mail)),
-        ses_message_id: mail.message_id.map(|id| clip(&id, NAME_CHARS_MAX)),
-        kind,
-    }))
+impl SesNotification {
+    /// Reads the text of a message that was checked; `None` if it is not from SES.
+    ///
+    /// # Errors
+    /// Of what claims to be from SES and lacks what such a report has.
+    pub fn read(message_id: &str, text: &str) -> Result<Option<SesNotification>, serde_json::Error> {
+        let Some(name) = event_name(text) else { return Ok(None) };
+        let kind = match name.as_str() {
+            "Bounce" => bounce(parse::<OfBounce>(text)?.bounce),
+            "Complaint" => complaint(parse::<OfComplaint>(text)?.complaint),
+            "Delivery" => delivery(parse::<OfDelivery>(text)?.delivery),
+            _ => SesEvent::Other(clip(&name, NAME_CHARS_MAX)),
+        };
+        let mail = parse::<OfMail>(text)?.mail.unwrap_or_default();
+        Ok(Some(SesNotification {
+            message_id: clip(message_id, NAME_CHARS_MAX),
+            mail: name_in_tags(&mail).or_else(|| name_in_headers(&mail)),
+            ses_message_id: mail.message_id.map(|id| clip(&id, NAME_CHARS_MAX)),
+            kind,
+        }))
+    }
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
@@ -244,7 +249,7 @@ mod tests {
     }
 
     fn read_value(value: Value) -> SesNotification {
-        read("m-1", &value.to_string()).unwrap().expect("it is from SES")
+        SesNotification::read("m-1", &value.to_string()).unwrap().expect("it is from SES")
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -329,7 +334,7 @@ mod tests {
     #[test]
     fn what_is_not_from_ses_is_nothing_and_what_ses_would_not_send_is_an_error() {
         for text in ["Successfully validated SNS topic", "", "7", "null", "[]", "{}", r#"{"notificationType":7}"#] {
-            assert_eq!(read("m-1", text).unwrap(), None, "{text}");
+            assert_eq!(SesNotification::read("m-1", text).unwrap(), None, "{text}");
         }
         for text in [
             r#"{"notificationType":"Bounce"}"#,
@@ -338,7 +343,7 @@ mod tests {
             r#"{"eventType":"Delivery","delivery":[7]}"#,
             r#"{"eventType":"Send","mail":7}"#,
         ] {
-            assert!(read("m-1", text).is_err(), "{text}");
+            assert!(SesNotification::read("m-1", text).is_err(), "{text}");
         }
     }
 
@@ -387,9 +392,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_the_reader_panic(text: String, name in "Bounce|Complaint|Delivery|Send", member: String) {
-            let _ = read("m-1", &text);
+            let _ = SesNotification::read("m-1", &text);
             let value = json!({"eventType": name, "bounce": member, "mail": {"tags": {"outboxId": [text]}}});
-            let _ = read("m-1", &value.to_string());
+            let _ = SesNotification::read("m-1", &value.to_string());
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::bomb::BOMB;
 use crate::process::{KEY, Server};
 
 /// Longer than anything takes here; who waits so long has failed.
@@ -271,4 +272,22 @@ async fn callers_that_never_read_their_answers_are_cut_off() {
     assert!(grown < 256 << 20, "{grown} bytes");
     assert_well(&server, before).await;
     drop(greedy);
+}
+
+/// Sixty megabytes that are less than 64 KiB when they are packed.
+#[tokio::test]
+async fn a_compressed_bomb_is_refused_and_not_unpacked() {
+    let (_folder, server) = start(200);
+    let peak = server.memory_peak();
+    for path in ["/v1/jobs", "/v1/email/send", "/v1/dlq/replay", "/v1/connectors/erp/requests"] {
+        let more = format!("content-encoding: gzip\r\ncontent-length: {}\r\nconnection: close\r\n", BOMB.len());
+        let mut stream = connect(&server).await;
+        let first = head(&more).replace("/v1/jobs", path);
+        stream.write_all(&[first.as_bytes(), &BOMB].concat()).await.unwrap();
+        let answer = read_to_close(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 415") && answer.contains("send the body as it is"), "{path}: {answer}");
+    }
+    let grown = server.memory_peak() - peak;
+    println!("{} KiB more at most", grown >> 10);
+    assert!(grown <= 8 << 20, "{grown} bytes");
 }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::bomb::BOMB;
 use crate::process::Server;
 
 /// What all of it may cost in memory; of an answer 64 KiB are kept.
@@ -22,8 +23,6 @@ concurrency = 1
 timeout = "600ms"
 retry = { attempts = 1 }
 "#;
-/// Bytes that claim to be compressed; nobody may try.
-const PACKED: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff\xed\xc1\x01\x01\0\0\0\x80\x90\xfe\xaf\xee\x08\x0a\0\0\0";
 
 /// How a destination behaves once it has read a request's head.
 #[derive(Clone, Copy, Debug)]
@@ -128,8 +127,8 @@ async fn behave(mut stream: TcpStream, manner: Manner) -> std::io::Result<()> {
     match manner {
         Manner::Says(text) => stream.write_all(text.as_bytes()).await,
         Manner::Packed => {
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", PACKED.len());
-            stream.write_all(&[head.as_bytes(), PACKED].concat()).await
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", BOMB.len());
+            stream.write_all(&[head.as_bytes(), &BOMB].concat()).await
         }
         Manner::SaysAndResets(text) => {
             stream.write_all(text.as_bytes()).await?;
@@ -230,6 +229,6 @@ fn assert_kept(path: &str, result: &Value) {
     if path == "packed" {
         use base64::Engine as _;
         let kept = base64::engine::general_purpose::STANDARD.decode(result["body"]["base64"].as_str().unwrap());
-        assert_eq!(kept.unwrap(), PACKED, "byte for byte as it came");
+        assert_eq!(kept.unwrap(), *BOMB, "byte for byte as it came, and nobody tried to unpack it");
     }
 }

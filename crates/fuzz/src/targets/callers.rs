@@ -7,7 +7,7 @@ use crate::world::World;
 use crate::{Target, result};
 
 /// Where the rest of the input goes, by its first letter: `a`, `b`, …
-const CALLS: [(&str, &str, Place); 13] = [
+const CALLS: [(&str, &str, Place); 19] = [
     ("POST", "/v1/jobs", Place::Body),
     ("POST", "/v1/email/send", Place::Body),
     ("PUT", "/v1/tenants/ours/endpoints/main", Place::Body),
@@ -21,11 +21,19 @@ const CALLS: [(&str, &str, Place); 13] = [
     ("GET", "/v1/emails?", Place::Address),
     ("GET", "/v1/jobs/", Place::Address),
     ("POST", "/v1/jobs", Place::OnceKey),
+    ("PUT", "/v1/connectors/api", Place::Body),
+    ("POST", "/v1/connectors/erp/requests", Place::LaterBody),
+    ("POST", "/v1/proxy/score", Place::Body),
+    ("GET", "/proxy/score?", Place::Address),
+    ("GET", "/v1/events?", Place::Address),
+    ("POST", "/v1/tenants/ours/endpoints/main/discard", Place::Body),
 ];
 
 #[derive(Clone, Copy)]
 enum Place {
     Body,
+    /// Of a call that is made later, here never.
+    LaterBody,
     Address,
     OnceKey,
 }
@@ -38,6 +46,7 @@ pub fn api_call() -> Target {
         let (method, path, place) = CALLS[usize::from(first.wrapping_sub(b'a')) % CALLS.len()];
         let (status, answer) = match place {
             Place::Body => world.call(method, path, b"", rest),
+            Place::LaterBody => world.call(method, path, b"prefer: respond-async\r\n", rest),
             Place::Address => world.call(method, &format!("{path}{}", encoded(rest)), b"", b""),
             Place::OnceKey => {
                 let more = [b"idempotency-key: ", one_line(rest).as_slice(), b"\r\n"].concat();

@@ -2,9 +2,10 @@
 //!
 //! - `texts`: URLs, headers, waits, names, secrets, the configuration; `mails`: addresses and whole mails
 //! - `callers`: what callers send to the API, as bodies and as raw bytes; `notices`: what claims to be from SNS
-//! - `answers`: what destinations and mail servers answer; `records`, `journals`: what is on the disk
+//! - `answers`: what destinations and mail servers answer; `apis`: what third-party APIs are asked and say; `records`, `journals`: what is on the disk
 
 mod answers;
+mod apis;
 mod callers;
 mod journals;
 mod mails;
@@ -13,6 +14,7 @@ mod records;
 mod texts;
 
 pub use answers::{http_answer, smtp_conversation};
+pub use apis::{rate_limit, relative_url, ses_report};
 pub use callers::{api_call, http_request};
 pub use journals::journal;
 pub use mails::mail;

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use entrega::channel::email::smtp::SmtpConfig;
 use entrega::config::{Config, ConfigFile, ConfigSources};
 use entrega_call::{
-    AddressFilter, HEADERS_BYTES_MAX, HEADERS_MAX, RETRY_AFTER_MAX, URL_BYTES_MAX, check_headers, parse_retry_after,
+    AddressFilter, HEADERS_BYTES_MAX, HEADERS_MAX, RETRY_AFTER_MAX, TraceParent, URL_BYTES_MAX, check_headers,
+    parse_retry_after,
 };
+use entrega_core::cpf::Cpf;
 use entrega_core::id::JobId;
+use entrega_core::idempotency::IdempotencyKey;
 use entrega_core::mask::{mask_address, mask_text};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::{Time, format_duration, parse_duration};
@@ -17,7 +20,7 @@ use http::Uri;
 use crate::{Target, result};
 
 /// A target over texts; what is none is read with its bad bytes replaced.
-fn texts(name: &'static str, mut attempt: impl FnMut(&str) -> u64 + 'static) -> Target {
+pub(super) fn texts(name: &'static str, mut attempt: impl FnMut(&str) -> u64 + 'static) -> Target {
     let attempt = move |input: &[u8]| attempt(&String::from_utf8_lossy(input));
     Target { name, seeds: Vec::new(), attempt: Box::new(attempt) }
 }
@@ -80,7 +83,7 @@ pub fn retry_after() -> Target {
     })
 }
 
-/// Small words: lengths of time, moments, ids, names, and what is hidden of a text.
+/// Small words: lengths of time, moments, ids, names, CPFs, traces, keys, and what is hidden of a text.
 pub fn words() -> Target {
     texts("words", |text| {
         let length = parse_duration(text).ok();
@@ -98,11 +101,24 @@ pub fn words() -> Target {
         }
         let lane = LaneName::new(text).ok().map(|lane| assert_eq!(lane.as_str(), text));
         let tenant = TenantName::new(text).ok().map(|tenant| assert!(tenant.is_of(&tenant.company()), "{text:?}"));
+        let cpf = Cpf::parse(text).ok();
+        if let Some(cpf) = &cpf {
+            assert!(Cpf::parse(&cpf.digits()).is_ok_and(|again| again.digits() == cpf.digits()), "{text:?}");
+        }
+        let trace = text.parse::<TraceParent>().ok();
+        if let Some(trace) = trace {
+            assert_eq!(trace.to_string().parse(), Ok(trace), "{text:?}");
+        }
+        let key = text.parse::<IdempotencyKey>().ok();
+        if let Some(key) = &key {
+            assert_eq!(key.to_string(), text);
+        }
         let hidden = mask_text(text);
         if text.contains('@') && text.len() > 8 {
             assert!(mask_address(text) != text, "{text:?} is not hidden");
         }
         let kinds = [length.is_some(), moment.is_some(), id.is_some(), lane.is_some(), tenant.is_some()];
+        let kinds = (kinds, cpf.is_some(), trace.is_some(), key.is_some());
         result((kinds, hidden == text))
     })
 }
