@@ -15,6 +15,7 @@ use crate::process::{Server, command};
 /// Which call fails, and how.
 type Fault<'a> = (&'a str, &'a str);
 
+const JOURNAL: &str = "store/0.jnl";
 /// The exit code of a store that cannot be written.
 const STORE_FAILED: i32 = 7;
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -30,7 +31,7 @@ fn start(folder: &Path, (call, error): Fault<'_>, nth: usize) -> Server {
         strace.args(["-D", "-f", "-o", "/dev/null"]);
         // A start syncs too, and must not be what meets the fault: only the table of the jobs is written out.
         let file = match call {
-            "write" | "fdatasync" => "store/0.jnl",
+            "write" | "fdatasync" => JOURNAL,
             "renameat" => "store/keyspaces/1/current",
             _ => "store/keyspaces/1/tables",
         };
@@ -40,6 +41,20 @@ fn start(folder: &Path, (call, error): Fault<'_>, nth: usize) -> Server {
         strace.arg(entrega.get_program()).args(entrega.get_args()).env_clear();
         strace.envs(entrega.get_envs().filter_map(|(name, value)| Some((name, value?))));
         strace
+    })
+}
+
+/// Starts a process whose files may not grow beyond this many blocks of 512 bytes: the write that would is cut short, and
+/// the next one fails.
+fn start_cramped(folder: &Path, blocks: u64) -> Server {
+    Server::start_by(folder, |args| {
+        let entrega = command(args);
+        let mut shell = Command::new("sh");
+        // The signal that goes with it would end the process before it could say why.
+        shell.args(["-c", "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\""]).arg(blocks.to_string());
+        shell.arg(entrega.get_program()).args(entrega.get_args()).env_clear();
+        shell.envs(entrega.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
     })
 }
 
@@ -92,16 +107,17 @@ async fn assert_all_there(root: &Path, told: &[String]) {
     server.ok("POST", "/v1/jobs", &json!({"request": {"url": "http://127.0.0.1:9/"}})).await;
 }
 
-/// One run with one fault; how many jobs were acknowledged before it.
-async fn run(fault: Fault<'_>, nth: usize) -> usize {
-    let (_folder, root) = made();
-    let server = start(&root, fault, nth);
+/// One run into one fault; how many jobs were acknowledged before it. A journal that is cut short ends at `full_at`.
+async fn run(root: &Path, server: Server, fault: &str, full_at: Option<u64>) -> usize {
     let told = submit(&server, JOBS, |count| 100 * (count % 40)).await;
-    assert!(told.len() < JOBS, "{fault:?} {nth}: the fault was never met in {JOBS} jobs\n{}", server.log());
+    assert!(told.len() < JOBS, "{fault}: the fault was never met in {JOBS} jobs\n{}", server.log());
     let next = submit(&server, 1, |_| 0).await;
-    assert_eq!(next.len(), 0, "{fault:?} {nth}: acknowledged after the disk had failed");
-    assert_eq!(is_gone(&server).await, STORE_FAILED, "{fault:?} {nth}\n{}", server.log());
-    assert_all_there(&root, &told).await;
+    assert_eq!(next.len(), 0, "{fault}: acknowledged after the disk had failed");
+    assert_eq!(is_gone(&server).await, STORE_FAILED, "{fault}\n{}", server.log());
+    if let Some(bytes) = full_at {
+        assert_eq!(std::fs::metadata(root.join(JOURNAL)).unwrap().len(), bytes, "{fault}: it was not cut short");
+    }
+    assert_all_there(root, &told).await;
     told.len()
 }
 
@@ -111,8 +127,10 @@ async fn run_all(call: &str, error: &str) {
         return;
     }
     for nth in 1..=number("ENTREGA_POWER_FAULTS", 4) {
-        let told = run((call, error), nth).await;
-        println!("{call} {error} at call {nth}: {told} acknowledged before, all there after");
+        let (_folder, root) = made();
+        let fault = format!("{call} {error} at call {nth}");
+        let told = run(&root, start(&root, (call, error), nth), &fault, None).await;
+        println!("{fault}: {told} acknowledged before, all there after");
     }
 }
 
@@ -129,6 +147,18 @@ async fn a_write_that_fails_ends_the_process_and_loses_nothing_acknowledged() {
 #[tokio::test]
 async fn a_disk_that_fills_up_at_a_write_ends_the_process_and_loses_nothing_acknowledged() {
     run_all("write", "ENOSPC").await;
+}
+
+/// Half of a record is on the disk then, and no sync came after it.
+#[tokio::test]
+async fn a_write_that_is_cut_short_ends_the_process_and_loses_nothing_acknowledged() {
+    for nth in 1..=number("ENTREGA_POWER_FAULTS", 4) as u64 {
+        let (_folder, root) = made();
+        let blocks = 40 + 7 * nth;
+        let fault = format!("a journal of {} bytes at most", blocks * 512);
+        let told = run(&root, start_cramped(&root, blocks), &fault, Some(blocks * 512)).await;
+        println!("{fault}: {told} acknowledged before, all there after");
+    }
 }
 
 /// Tables are written out beside the work. Where that fails the journal still has everything.
