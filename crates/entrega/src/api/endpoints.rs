@@ -59,9 +59,9 @@ pub(super) struct EndpointWish {
 pub(super) struct EndpointRow {
     /// Whose.
     #[schema(value_type = String)]
-    company_id: TenantName,
+    pub(super) company_id: TenantName,
     /// Its name.
-    name: String,
+    pub(super) name: String,
     /// Where webhooks go.
     url: String,
     /// Whether it is called.
@@ -98,9 +98,9 @@ pub(super) struct EndpointSet {
     /// The new secret, shown this once.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "whsec_…")]
-    secret: Option<String>,
+    pub(super) secret: Option<String>,
     #[serde(flatten)]
-    row: EndpointRow,
+    pub(super) row: EndpointRow,
 }
 
 impl From<&Endpoint> for EndpointRow {
@@ -226,7 +226,7 @@ fn must_be(field: &str, error: &BadEndpoint) -> ApiError {
     ApiError::invalid(field, format!("must be {error}"))
 }
 
-const NOT_FOUND: ApiError = ApiError::NotFound { what: "endpoint" };
+pub(super) const NOT_FOUND: ApiError = ApiError::NotFound { what: "endpoint" };
 
 /// The endpoint in the path, if it exists for this caller.
 pub(super) fn find(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpoint>, ApiError> {
@@ -235,7 +235,7 @@ pub(super) fn find(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Ar
 }
 
 /// The same, where it is to be changed in more than its state.
-fn find_own(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpoint>, ApiError> {
+pub(super) fn find_own(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Arc<Endpoint>, ApiError> {
     let endpoint = find(api, who, path)?;
     match endpoint.origin {
         EndpointOrigin::Config => Err(ApiError::ConfiguredEndpoint),
@@ -375,74 +375,4 @@ pub(super) async fn remove(
     }
     who.audit("endpoint.remove", format_args!("{}/{}", endpoint.tenant, endpoint.name));
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Make a new secret
-///
-/// The one before it stays valid beside it, until the next rotation or until it is forgotten.
-#[utoipa::path(
-    post, path = "/v1/tenants/{tenant}/endpoints/{name}/rotate", tag = "endpoints", security(("key" = ["send"])),
-    params(EndpointPath),
-    responses(
-        (status = 200, description = "The new secret, shown this once", body = EndpointSet),
-        (status = 409, description = "It is from the configuration",
-            content_type = "application/problem+json", body = super::problem::Problem),
-    )
-)]
-pub(super) async fn rotate(
-    State(api): State<Arc<Api>>,
-    Sender(who): Sender,
-    path: EndpointPath,
-) -> Result<Json<EndpointSet>, ApiError> {
-    let _one_at_a_time = api.endpoint_changes.lock().await;
-    let made = new_secret();
-    let seal = &api.engine.seal;
-    let secrets = |kept: &Endpoint| {
-        let newest = seal.seal(&made, &kept.context())?;
-        Ok(std::iter::once(newest).chain(kept.secrets.first().cloned()).collect())
-    };
-    let row = change_secrets(&api, &who, &path, secrets).await?;
-    who.audit("endpoint.rotate", format_args!("{}/{}", row.company_id, row.name));
-    Ok(Json(EndpointSet { secret: Some(made), row }))
-}
-
-/// Forget the old secret
-///
-/// Only the newest signs from now on.
-#[utoipa::path(
-    post, path = "/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", tag = "endpoints",
-    security(("key" = ["send"])), params(EndpointPath),
-    responses(
-        (status = 200, description = "It has one secret now", body = EndpointRow),
-        (status = 409, description = "It is from the configuration",
-            content_type = "application/problem+json", body = super::problem::Problem),
-    )
-)]
-pub(super) async fn forget_old_secret(
-    State(api): State<Arc<Api>>,
-    Sender(who): Sender,
-    path: EndpointPath,
-) -> Result<Json<EndpointRow>, ApiError> {
-    let _one_at_a_time = api.endpoint_changes.lock().await;
-    let secrets = |kept: &Endpoint| Ok(kept.secrets.iter().take(1).cloned().collect());
-    let row = change_secrets(&api, &who, &path, secrets).await?;
-    who.audit("endpoint.forget-old-secret", format_args!("{}/{}", row.company_id, row.name));
-    Ok(Json(row))
-}
-
-/// Gives an endpoint other secrets, made of those it has.
-async fn change_secrets(
-    api: &Api,
-    who: &Principal,
-    path: &EndpointPath,
-    secrets: impl Fn(&Endpoint) -> Result<Vec<Sealed>, ApiError>,
-) -> Result<EndpointRow, ApiError> {
-    let found = find_own(api, who, path)?;
-    let change = |kept: Option<&Endpoint>| {
-        let kept = kept.ok_or(NOT_FOUND)?;
-        let secrets = secrets(kept)?;
-        Ok::<_, ApiError>(Some(Endpoint { secrets, updated_at: api.engine.clock.now(), ..kept.clone() }))
-    };
-    let endpoint = change_endpoint(&*api.engine.store, &found.tenant, &found.name, change).await?.ok_or(NOT_FOUND)?;
-    Ok(EndpointRow::from(&*endpoint))
 }

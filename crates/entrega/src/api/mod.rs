@@ -5,7 +5,7 @@
 //! # Layout
 //! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what was asked; `once`: what a key makes happen once; `problem`: what went wrong;
 //!   `mask`: what is not shown
-//! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints`,
+//! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints` (`secrets`),
 //!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
@@ -34,6 +34,7 @@ mod query;
 mod replays;
 mod requests;
 mod schema;
+mod secrets;
 mod server;
 mod ses;
 mod submit;
@@ -175,8 +176,8 @@ fn router(api: Api) -> Router {
         .route("/v1/tenants/{tenant}/endpoints/{name}/deliveries", get(deliveries::list))
         .route("/v1/tenants/{tenant}/endpoints/{name}/discard", post(deliveries::discard))
         .route("/v1/events", get(events::list))
-        .route("/v1/tenants/{tenant}/endpoints/{name}/rotate", post(endpoints::rotate))
-        .route("/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", post(endpoints::forget_old_secret))
+        .route("/v1/tenants/{tenant}/endpoints/{name}/rotate", post(secrets::rotate))
+        .route("/v1/tenants/{tenant}/endpoints/{name}/forget-old-secret", post(secrets::forget_old_secret))
         .route("/v1/keys", post(keys::create).get(keys::list))
         .route("/v1/keys/{id}", delete(keys::remove))
         .route("/metrics", get(health::metrics))

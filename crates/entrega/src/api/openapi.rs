@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 use super::problem::{PROBLEM_JSON, Problem};
 use super::{
     connectors, deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays,
-    requests, schema, ses, submit, suppressions, tenants,
+    requests, schema, secrets, ses, submit, suppressions, tenants,
 };
 
 #[derive(OpenApi)]
@@ -31,8 +31,8 @@ use super::{
         dlq::list, dlq::show, dlq::stats, export::export, dlq::replay, replays::start, dlq::discard,
         replays::list, replays::show,
         tenants::list, tenants::set,
-        endpoints::set, endpoints::list, endpoints::show, endpoints::remove, endpoints::rotate,
-        endpoints::forget_old_secret,
+        endpoints::set, endpoints::list, endpoints::show, endpoints::remove, secrets::rotate,
+        secrets::forget_old_secret,
         keys::create, keys::list, keys::remove,
         deliveries::list, deliveries::test, deliveries::discard, events::list,
         health::live, health::ready, health::metrics, document,
