@@ -19,6 +19,7 @@ use crate::error::CallError;
 use crate::headers::{HeaderProblem, check_headers};
 use crate::retry::{GaveUp, LogFields, Operation, RetryPolicy, Rules, Stopped, counted};
 use crate::trace::TraceParent;
+use crate::url::UrlProblem;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -44,6 +45,9 @@ pub enum ApiError {
     /// The path leads out of the base URL.
     #[error("the path of the request cannot be used")]
     Path(#[source] PathProblem),
+    /// The whole URL cannot be called.
+    #[error("the URL of the request cannot be called")]
+    Url(#[source] UrlProblem),
     /// A header, or a name that is sent as one, cannot be sent.
     #[error("the request cannot be sent")]
     Header(#[from] HeaderProblem),
@@ -205,6 +209,14 @@ impl<'a> ApiRequest<'a> {
         self
     }
 
+    /// Refuses what could not be sent, without sending it.
+    ///
+    /// # Errors
+    /// [`ApiError`], which `send` would give.
+    pub fn check(&self) -> Result<(), ApiError> {
+        self.prepare().map(drop)
+    }
+
     /// Sends it, again and again as the policy says, and gives back the last answer, whatever its status.
     ///
     /// # Errors
@@ -238,6 +250,7 @@ impl<'a> ApiRequest<'a> {
     fn prepare(&self) -> Result<Prepared, ApiError> {
         let Shared { config, retrier, .. } = &*self.client.shared;
         let url = config.base_url.join(&self.path).map_err(ApiError::Path)?;
+        config.client.filter.check_url(&url).map_err(ApiError::Url)?;
         let given = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut headers = check_headers(given)?;
         let names = Names::complete(&mut headers, &retrier.chance);

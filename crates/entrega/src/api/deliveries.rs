@@ -18,7 +18,7 @@ use super::auth::{Reader, Sender};
 use super::body::{JsonBody, checked_reason};
 use super::caller::{Caller, OnceHeader};
 use super::endpoints::{find, place};
-use super::once::{SOON, once};
+use super::once::{Done, once_surely};
 use super::page::{Listing, PageQuery, next_cursor, page};
 use super::problem::{ApiError, Problem};
 use super::query::{EndpointPath, Params};
@@ -152,17 +152,17 @@ pub(super) async fn test(
     caller: Caller,
 ) -> Result<Response, ApiError> {
     let endpoint = find(&api, &who, &path)?;
-    let key = caller.once(b"")?;
-    let work = async {
+    let (key, tenant, shared) = (caller.once(b"")?, endpoint.tenant.clone(), api.clone());
+    once_surely(shared, tenant, key, async move {
         let now = api.engine.clock.now();
         let event = api.engine.chance.job_id(now);
         let job = of_test(event, &endpoint.tenant, &endpoint.name, now);
         let job_id = job.id;
-        api.engine.store.submit(vec![job]).await?;
+        api.engine.take_made(job).await?;
         who.audit("endpoint.test", format_args!("{}/{}", endpoint.tenant, endpoint.name));
-        Ok((StatusCode::ACCEPTED, Testing { job_id, event_id: event_id(event) }))
-    };
-    once(&api, &endpoint.tenant, key.as_ref(), SOON, work).await
+        Ok(Done::new(StatusCode::ACCEPTED, Testing { job_id, event_id: event_id(event) }))
+    })
+    .await
 }
 
 /// Discard what waits for an endpoint

@@ -17,7 +17,7 @@ use super::auth::{Principal, Reader, Sender};
 use super::body::{JsonBody, checked_reason};
 use super::caller::{Caller, OnceHeader};
 use super::mask::masked;
-use super::once::{SOON, once};
+use super::once::{Done, once_surely};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
@@ -187,14 +187,14 @@ pub(super) async fn replay(
     JobPath(id): JobPath,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let key = caller.once(b"")?;
-    let work = async {
+    let (key, tenant, shared) = (caller.once(b"")?, who.tenant().clone(), api.clone());
+    once_surely(shared, tenant, key, async move {
         visible(&api, &who, id).await?;
         api.engine.store.replay(id).await?;
         who.audit("dlq.replay", id);
-        Ok((StatusCode::ACCEPTED, Replaying { job_id: id, status: DeadLetterStatus::Replaying }))
-    };
-    once(&api, who.tenant(), key.as_ref(), SOON, work).await
+        Ok(Done::new(StatusCode::ACCEPTED, Replaying { job_id: id, status: DeadLetterStatus::Replaying }))
+    })
+    .await
 }
 
 /// Discard a dead letter

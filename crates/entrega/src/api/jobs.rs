@@ -19,7 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Admin, MaybeReader, Principal, Reader, Sender};
 use super::caller::{Caller, OnceHeader};
-use super::once::{SOON, once};
+use super::once::{Done, once_surely};
 use super::page::{Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
@@ -254,13 +254,13 @@ pub(super) async fn unblock(
     JobPath(id): JobPath,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let key = caller.once(b"")?;
-    let work = async {
+    let (key, tenant, shared) = (caller.once(b"")?, who.tenant().clone(), api.clone());
+    once_surely(shared, tenant, key, async move {
         api.engine.store.unblock(id).await?;
         who.audit("job.unblock", id);
-        Ok((StatusCode::ACCEPTED, visible(&api, &who, id).await?))
-    };
-    once(&api, who.tenant(), key.as_ref(), SOON, work).await
+        Ok(Done::new(StatusCode::ACCEPTED, visible(&api, &who, id).await?))
+    })
+    .await
 }
 
 /// Explain a job

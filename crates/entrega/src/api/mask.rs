@@ -11,10 +11,13 @@ const SECRET_WORDS: [&str; 2] = ["token", "secret"];
 
 /// The entry as it may be shown.
 pub(super) fn masked(mut dead: DeadLetter) -> DeadLetter {
-    if let Payload::Http(request) = &mut dead.original_data.payload {
-        let secret = request.headers.iter_mut().filter(|(name, _)| is_secret(name));
-        secret.for_each(|(_, value)| MASK.clone_into(value));
-    }
+    let headers = match &mut dead.original_data.payload {
+        Payload::Http(request) => &mut request.headers[..],
+        Payload::Connector(call) => &mut call.headers[..],
+        Payload::Email(_) | Payload::Event(_) | Payload::Webhook(_) | Payload::Proxy(_) | Payload::Opaque(_) => &mut [],
+    };
+    let secret = headers.iter_mut().filter(|(name, _)| is_secret(name));
+    secret.for_each(|(_, value)| MASK.clone_into(value));
     dead
 }
 

@@ -2,10 +2,11 @@
 //! Invariant: of many who call at once with one key, one does the work; whoever calls again later gets its answer, for a day.
 //! A call that failed is forgotten, so that it can be made again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::header::{HeaderName, HeaderValue, LOCATION};
 use axum::response::{IntoResponse, Response};
 use entrega_core::name::TenantName;
 use http::StatusCode;
@@ -23,38 +24,63 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// How long others wait for a call that only writes: should its node die, they may make it again then.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
+/// What is added to that: a call ends a little after its deadline.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// What a call is answered.
+pub(super) struct Done<A> {
+    status: StatusCode,
+    answer: A,
+    location: Option<String>,
+}
+
+impl<A> Done<A> {
+    pub(super) fn new(status: StatusCode, answer: A) -> Done<A> {
+        Done { status, answer, location: None }
+    }
+
+    /// Where what was made can be looked at.
+    pub(super) fn at(self, location: String) -> Done<A> {
+        Done { location: Some(location), ..self }
+    }
+}
+
 /// An answer as it is kept.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     status: u16,
     body: Box<RawValue>,
+    location: Option<String>,
 }
 
 impl Kept {
-    fn new(status: StatusCode, answer: &impl Serialize) -> Kept {
-        Kept { status: status.as_u16(), body: serde_json::value::to_raw_value(answer).expect("answers are JSON") }
+    fn new(done: Done<impl Serialize>) -> Kept {
+        let body = serde_json::value::to_raw_value(&done.answer).expect("answers are JSON");
+        Kept { status: done.status.as_u16(), body, location: done.location }
     }
 
     fn response(self) -> Response {
-        (StatusCode::from_u16(self.status).unwrap_or_default(), Json(self.body)).into_response()
+        let mut response = (StatusCode::from_u16(self.status).unwrap_or_default(), Json(self.body)).into_response();
+        if let Some(location) = self.location.and_then(|location| HeaderValue::try_from(location).ok()) {
+            response.headers_mut().insert(LOCATION, location);
+        }
+        response
     }
 }
 
-/// Does the work if nobody did under this key, within `at_most`; otherwise gives what was answered then.
+/// Does the work if nobody did under this key, within `at_most`; otherwise gives what was answered then. Should the caller
+/// go away, the work ends with it, and the key is free again.
 pub(super) async fn once<A: Serialize>(
-    api: &Api,
+    api: &Arc<Api>,
     tenant: &TenantName,
     key: Option<&OnceKey>,
     at_most: Duration,
-    work: impl Future<Output = Result<(StatusCode, A), ApiError>>,
+    work: impl Future<Output = Result<Done<A>, ApiError>>,
 ) -> Result<Response, ApiError> {
-    let Some(key) = key else {
-        let (status, answer) = work.await?;
-        return Ok((status, Json(answer)).into_response());
-    };
+    let Some(key) = key else { return work.await.map(|done| Kept::new(done).response()) };
     let now = api.engine.clock.now();
     let once = Once { key: key.key.clone(), request: key.request, expires: now + key.lasts };
-    match api.engine.store.begin_request(tenant, &once, now + at_most).await? {
+    match api.engine.store.begin_request(tenant, &once, now + at_most + MARGIN).await? {
         Begun::OtherRequest => Err(Refusal::KeyReused.into()),
         Begun::Running(until) => Err(ApiError::BeingMade { for_another: until.since(now) }),
         Begun::Ended(kept) => {
@@ -63,11 +89,51 @@ pub(super) async fn once<A: Serialize>(
             Ok(response)
         }
         Begun::New => {
-            let answered = work.await.map(|(status, answer)| Kept::new(status, &answer));
+            let mut mark = Mark { api: api.clone(), tenant: tenant.clone(), once: Some(once) };
+            let answered = work.await.map(Kept::new);
             // Without an answer nothing is known to have happened; the caller may try again at once.
             let kept = answered.as_ref().ok().map(|kept| serde_json::to_vec(kept).expect("answers are JSON"));
-            api.engine.store.end_request(tenant, &once, kept).await?;
+            if let Some(once) = mark.once.take()
+                && let Err(error) = api.engine.store.end_request(tenant, &once, kept).await
+            {
+                // The work is done, and whoever asked hears so.
+                tracing::warn!(errorReason = %error, "An answer could not be kept under its idempotency key");
+            }
             answered.map(Kept::response)
         }
+    }
+}
+
+/// The same for work that is a write or two: once begun it is done and remembered, whether or not the caller stays.
+pub(super) async fn once_surely<A: Serialize + 'static>(
+    api: Arc<Api>,
+    tenant: TenantName,
+    key: Option<OnceKey>,
+    work: impl Future<Output = Result<Done<A>, ApiError>> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let task = tokio::spawn(async move { once(&api, &tenant, key.as_ref(), SOON, work).await });
+    match task.await {
+        Ok(answered) => answered,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(ApiError::ShuttingDown),
+    }
+}
+
+/// That a call is being made; gone when it is given up.
+struct Mark {
+    api: Arc<Api>,
+    tenant: TenantName,
+    once: Option<Once>,
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let Some(once) = self.once.take() else { return };
+        let (api, tenant) = (self.api.clone(), self.tenant.clone());
+        tokio::spawn(async move {
+            if let Err(error) = api.engine.store.end_request(&tenant, &once, None).await {
+                tracing::warn!(errorReason = %error, "A key whose caller went away is not free before its time is up");
+            }
+        });
     }
 }

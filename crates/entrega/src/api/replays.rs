@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::auth::{Principal, Reader, Sender};
 use super::body::{self, JsonBytes, Object};
 use super::caller::{Caller, OnceHeader};
-use super::once::{SOON, once};
+use super::once::{Done, once_surely};
 use super::page::{LIMIT_MAX, Listing, PageQuery};
 use super::problem::{ApiError, Problem};
 use super::query::{Params, TextPath};
@@ -59,10 +59,11 @@ pub(super) async fn start(
 ) -> Result<Response, ApiError> {
     let key = caller.once(&json)?;
     let Object(wish) = body::parse::<Object<ReplayWish>>(&json)?;
-    once(&api, who.tenant(), key.as_ref(), SOON, begin(&api, &who, wish)).await
+    let (tenant, shared) = (who.tenant().clone(), api.clone());
+    once_surely(shared, tenant, key, async move { begin(&api, &who, wish).await }).await
 }
 
-async fn begin(api: &Api, who: &Principal, wish: ReplayWish) -> Result<(StatusCode, ReplayRun), ApiError> {
+async fn begin(api: &Api, who: &Principal, wish: ReplayWish) -> Result<Done<ReplayRun>, ApiError> {
     let rate_per_sec = wish.rate_per_sec.unwrap_or(RATE_DEFAULT);
     if !(1..=RATE_MAX).contains(&rate_per_sec) {
         return Err(ApiError::invalid("ratePerSec", format!("{rate_per_sec} is not from 1 to {RATE_MAX}")));
@@ -84,7 +85,7 @@ async fn begin(api: &Api, who: &Principal, wish: ReplayWish) -> Result<(StatusCo
     };
     api.engine.store.put_replay(run.clone()).await?;
     who.audit("dlq.replay_many", &run.id);
-    Ok((StatusCode::ACCEPTED, run))
+    Ok(Done::new(StatusCode::ACCEPTED, run))
 }
 
 /// How many entries fit. Only the store's pages know, because a text is looked for in the entries themselves.

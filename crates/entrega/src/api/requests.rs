@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use axum::response::{IntoResponse, Response};
+use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use axum::response::Response;
 use bytes::Bytes;
 use entrega_call::LogFields;
 use entrega_core::job::{Body, ConnectorCall, Payload, Priority};
@@ -25,7 +24,7 @@ use super::auth::Sender;
 use super::body::{self, JsonBytes, Object};
 use super::caller::{Caller, OnceHeader, has};
 use super::connectors::visible;
-use super::once::{REPLAYED, once};
+use super::once::{Done, once};
 use super::problem::{ApiError, Problem};
 use super::query::TextPath;
 use super::submit::{Headers, Taken};
@@ -190,23 +189,35 @@ pub(super) async fn send(
     let key = caller.once(&json)?;
     let (tenant, priority, call) = body::parse::<Object<ConnectorRequest>>(&json)?.0.into_call(&id, &caller)?;
     let tenant = who.acts_for(tenant)?;
-    api.engine.connectors.check(&call)?;
-    if preferred.respond_async {
-        return hand_in(&api, &tenant, priority, call, key, &caller).await;
-    }
+    api.engine.connectors.check(&tenant, &call)?;
     let work = async {
+        if preferred.respond_async {
+            return hand_in(&api, &tenant, priority, call, key.clone(), &caller).await;
+        }
         let fields = LogFields { company_id: Some(tenant.to_string()), ..LogFields::default() };
         let idempotency_key = key.as_ref().map(|key| key.key.clone());
         let traceparent = caller.trace().map(|(_, trace)| trace);
         let names = Names { idempotency_key, traceparent, fields, request_id: None };
-        Ok((StatusCode::OK, answer(&api, &call, names, preferred.wait).await?))
-    };
-    match once(&api, &tenant, key.as_ref(), preferred.wait, work).await {
-        Err(ApiError::Unanswered(failed)) if is_requeued(&failed, connector.limits.on_throttle_timeout) => {
-            hand_in(&api, &tenant, priority, call, key, &caller).await
+        match answer(&api, &tenant, &call, names, preferred.wait).await {
+            Err(ApiError::Unanswered(failed)) if is_requeued(&failed, connector.limits.on_throttle_timeout) => {
+                hand_in(&api, &tenant, priority, call, key.clone(), &caller).await
+            }
+            answered => Ok(Done::new(StatusCode::OK, Answered::Api(answered?))),
         }
-        answered => answered,
+    };
+    let mut response = once(&api, &tenant, key.as_ref(), preferred.wait, work).await?;
+    if response.status() == StatusCode::ACCEPTED {
+        response.headers_mut().insert(APPLIED, HeaderValue::from_static("respond-async"));
     }
+    Ok(response)
+}
+
+/// What a caller gets.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answered {
+    Api(ConnectorAnswer),
+    Job(Taken),
 }
 
 fn is_requeued(failed: &Failed, on_timeout: OnThrottleTimeout) -> bool {
@@ -215,15 +226,26 @@ fn is_requeued(failed: &Failed, on_timeout: OnThrottleTimeout) -> bool {
 }
 
 /// Waits for the answer.
-async fn answer(api: &Api, call: &ConnectorCall, names: Names, wait: Duration) -> Result<ConnectorAnswer, ApiError> {
+async fn answer(
+    api: &Api,
+    tenant: &TenantName,
+    call: &ConnectorCall,
+    names: Names,
+    wait: Duration,
+) -> Result<ConnectorAnswer, ApiError> {
     let clock = &api.engine.clock;
-    let sending = api.engine.connectors.send(call, names, clock.instant(clock.now() + wait));
+    let sending = api.engine.connectors.send(tenant, call, names, clock.instant(clock.now() + wait));
     let replied = tokio::select! {
         replied = sending => replied,
-        // Whoever waits during a shutdown is told so, and may ask another node.
-        () = api.shutdown.cancelled() => return Err(ApiError::ShuttingDown),
+        () = stopping(api) => return Err(ApiError::ShuttingDown),
     };
     Ok(ConnectorAnswer::from(replied?))
+}
+
+/// A call that has left is given most of the time that a shutdown takes: whoever hears nothing of it sends it again.
+async fn stopping(api: &Api) {
+    api.shutdown.cancelled().await;
+    tokio::time::sleep(api.limits.drain_timeout.mul_f64(0.8)).await;
 }
 
 impl From<Replied> for ConnectorAnswer {
@@ -250,7 +272,7 @@ async fn hand_in(
     call: ConnectorCall,
     key: Option<OnceKey>,
     caller: &Caller,
-) -> Result<Response, ApiError> {
+) -> Result<Done<Answered>, ApiError> {
     let job = NewJob {
         lane: lane_of(&call.connector, &api.engine.lanes),
         priority,
@@ -262,16 +284,8 @@ async fn hand_in(
     };
     let mut answers = api.engine.submit_once(tenant, vec![(job, key.into_iter().collect())]).await;
     let taken = answers.pop().expect("one answer per job")?;
-    let mut response = (StatusCode::ACCEPTED, Json(Taken { job_id: taken.id })).into_response();
-    let headers = response.headers_mut();
-    headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
-    if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{}", taken.id)) {
-        headers.insert(LOCATION, location);
-    }
-    if taken.is_repeat {
-        headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    }
-    Ok(response)
+    let job = Answered::Job(Taken { job_id: taken.id });
+    Ok(Done::new(StatusCode::ACCEPTED, job).at(format!("/v1/jobs/{}", taken.id)))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Channel for ConnectorChannel {
             },
             request_id: Some(id),
         };
-        match self.connectors.send(call, names, deadline).await {
+        match self.connectors.send(&job.tenant, call, names, deadline).await {
             Ok(reply) => {
                 let asked = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
                 let retry_after = asked.and_then(|value| parse_retry_after(value, self.clock.now().as_millis()));

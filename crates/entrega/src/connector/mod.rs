@@ -207,8 +207,12 @@ impl Connectors {
     }
 
     /// The client of a connector as it is now. Those that nothing changed share their gates and what they learned.
-    pub fn client(&self, id: &str) -> Result<ApiClient, ConnectorError> {
+    /// Only who may use it gets it, also if that was changed since a job was handed in.
+    pub fn client(&self, id: &str, tenant: &TenantName) -> Result<ApiClient, ConnectorError> {
         let (connector, changed_at) = self.find(id)?;
+        if connector.tenant.as_ref().is_some_and(|owner| owner != tenant) {
+            return Err(ConnectorError::Unknown { id: id.to_owned() });
+        }
         let mut clients = self.clients.lock();
         if let Some((_, client)) = clients.get(id).filter(|(made_for, _)| *made_for == changed_at) {
             return Ok(client.clone());

@@ -2,10 +2,9 @@
 //! Invariant: what runs out of attempts on an answer gives that answer; without one, the error.
 
 use bytes::Bytes;
-use entrega_call::{
-    ApiError, ApiRequest, BadBaseUrl, BaseUrl, CallError, GaveUp, LogFields, Stopped, check_headers, with_causes,
-};
+use entrega_call::{ApiClient, ApiError, ApiRequest, CallError, GaveUp, LogFields, Stopped, with_causes};
 use entrega_core::job::ConnectorCall;
+use entrega_core::name::TenantName;
 use entrega_core::outcome::{Fault, FaultKind};
 use entrega_core::trace::TRACEPARENT;
 use http::{HeaderMap, Method, StatusCode};
@@ -17,6 +16,8 @@ use super::{ConnectorError, Connectors};
 const METHOD: &str = "httpMethod";
 const RELATIVE_URL: &str = "relativeURL";
 const HEADERS: &str = "headers";
+/// About as long as names are that requests get.
+const NAME_BYTES: usize = 55;
 
 /// What an API answered in the end.
 #[derive(Clone, Debug)]
@@ -87,46 +88,25 @@ pub struct Names {
 
 impl Connectors {
     /// Refuses a request that could not be sent.
-    pub fn check(&self, call: &ConnectorCall) -> Result<(), Failed> {
-        let (connector, _) = self.find(&call.connector)?;
-        let unfit = |field, reason: String| Failed::Unfit { field, reason };
-        let method = Method::from_bytes(call.method.as_bytes());
-        if !method.is_ok_and(|method| method != Method::CONNECT) {
-            return Err(unfit(METHOD, "must be a method such as GET or POST".into()));
-        }
-        let base: BaseUrl = connector.base_url.parse().map_err(|error: BadBaseUrl| ConnectorError::Unfit {
-            id: connector.id.clone(),
-            reason: error.to_string(),
-        })?;
-        base.join(&call.relative_url).map_err(|problem| unfit(RELATIVE_URL, problem.to_string()))?;
-        let headers = call.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        check_headers(headers).map_err(|problem| unfit(HEADERS, problem.to_string()))?;
-        Ok(())
+    pub fn check(&self, tenant: &TenantName, call: &ConnectorCall) -> Result<(), Failed> {
+        // With names as long as those that it is going to have.
+        let name = Some("0".repeat(NAME_BYTES));
+        let names =
+            Names { request_id: name.clone(), idempotency_key: name.clone(), traceparent: name, ..Names::default() };
+        let client = self.client(&call.connector, tenant)?;
+        made(&client, call, names)?.check().map_err(|error| failed(&error))
     }
 
-    /// Sends a request, again and again as its rules say, until `deadline`.
-    pub async fn send(&self, call: &ConnectorCall, names: Names, deadline: Instant) -> Result<Replied, Failed> {
-        let client = self.client(&call.connector)?;
-        let unfit = |error: http::method::InvalidMethod| Failed::Unfit { field: METHOD, reason: error.to_string() };
-        let method = Method::from_bytes(call.method.as_bytes()).map_err(unfit)?;
-        let mut request: ApiRequest<'_> = client.request(method, &call.relative_url);
-        for (name, value) in &call.params {
-            request = request.query(name, value);
-        }
-        for (name, value) in &call.headers {
-            request = request.header(name, value);
-        }
-        request = request.content(call.body.0.clone()).fields(names.fields).deadline(deadline);
-        let has_trace = call.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT));
-        if let Some(trace) = names.traceparent.as_ref().filter(|_| !has_trace) {
-            request = request.header(TRACEPARENT, trace);
-        }
-        if let Some(id) = &names.request_id {
-            request = request.request_id(id);
-        }
-        if let Some(key) = &names.idempotency_key {
-            request = request.idempotency_key(key);
-        }
+    /// Sends a tenant's request, again and again as its rules say, until `deadline`.
+    pub async fn send(
+        &self,
+        tenant: &TenantName,
+        call: &ConnectorCall,
+        names: Names,
+        deadline: Instant,
+    ) -> Result<Replied, Failed> {
+        let client = self.client(&call.connector, tenant)?;
+        let request = made(&client, call, names)?.deadline(deadline);
         let reply = request.send().await.map_err(|error| failed(&error))?;
         let answer = reply.answer;
         Ok(Replied {
@@ -140,10 +120,36 @@ impl Connectors {
     }
 }
 
+/// The request as the API gets it.
+fn made<'a>(client: &'a ApiClient, call: &ConnectorCall, names: Names) -> Result<ApiRequest<'a>, Failed> {
+    let method = Method::from_bytes(call.method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
+    let bad_method = || Failed::Unfit { field: METHOD, reason: "must be a method such as GET or POST".into() };
+    let mut request = client.request(method.ok_or_else(bad_method)?, &call.relative_url);
+    for (name, value) in &call.params {
+        request = request.query(name, value);
+    }
+    for (name, value) in &call.headers {
+        request = request.header(name, value);
+    }
+    request = request.content(call.body.0.clone()).fields(names.fields);
+    let has_trace = call.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT));
+    if let Some(trace) = names.traceparent.as_ref().filter(|_| !has_trace) {
+        request = request.header(TRACEPARENT, trace);
+    }
+    if let Some(id) = &names.request_id {
+        request = request.request_id(id);
+    }
+    if let Some(key) = &names.idempotency_key {
+        request = request.idempotency_key(key);
+    }
+    Ok(request)
+}
+
 fn failed(error: &ApiError) -> Failed {
     match error {
         ApiError::GaveUp(gave_up) => Failed::NoAnswer { kind: kind(gave_up), reason: gave_up.reason() },
         ApiError::Path(problem) => Failed::Unfit { field: RELATIVE_URL, reason: problem.to_string() },
+        ApiError::Url(problem) => Failed::Unfit { field: RELATIVE_URL, reason: problem.to_string() },
         other => Failed::Unfit { field: HEADERS, reason: with_causes(other) },
     }
 }

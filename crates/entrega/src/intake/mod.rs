@@ -224,6 +224,13 @@ impl Engine {
         })
     }
 
+    /// Takes a job that the gateway made itself.
+    pub async fn take_made(&self, job: Job) -> Result<(), Refusal> {
+        let ids = vec![(job.id, job.lane.clone())];
+        let stored = self.store.submit(vec![job]).await;
+        self.outcomes(ids, stored).into_iter().try_for_each(|taken| taken.map(drop))
+    }
+
     fn outcomes(
         &self,
         ids: Vec<(JobId, LaneName)>,

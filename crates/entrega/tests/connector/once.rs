@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::api::{Api, config, send_with};
-use crate::gateway::{Gateway, kinds};
+use crate::gateway::{Gateway, Kind, kinds};
 
 #[tokio::test]
 async fn of_200_equal_requests_with_one_key_one_is_made() {
@@ -58,6 +58,65 @@ async fn without_an_answer_the_same_key_may_try_again() {
         let answer = send_with(&gateway, &headers, &body).await;
         assert!(!answer.headers.contains_key("idempotent-replayed"), "{kind:?}");
         assert_eq!(answer.expect(200)["httpStatusCode"], 200, "{kind:?}");
+        gateway.stop().await;
+    }
+}
+
+/// A key was remembered in one place for whoever waits and in another for jobs, and the API was called by both.
+#[tokio::test]
+async fn a_key_holds_however_the_request_is_made() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        let gateway = Gateway::with(kind, &config(&api, "")).await;
+        let body = json!({ "relativeURL": "x" });
+        let waited = [("idempotency-key", "waited")];
+        let first = send_with(&gateway, &waited, &body).await.expect(200);
+        let again = send_with(&gateway, &[waited[0], ("prefer", "respond-async")], &body).await;
+        assert_eq!(again.headers["idempotent-replayed"], "true", "{kind:?}");
+        assert_eq!(again.expect(200), first, "{kind:?}");
+        assert_eq!(api.calls().len(), 1, "{kind:?}");
+        gateway.stop().await;
+        let throttle = "throttle_max_requests = 1\nthrottle_per_seconds = 600\nthrottle_wait = \"200ms\"\n\
+                        on_throttle_timeout = \"requeue\"";
+        let gateway = Gateway::with(kind, &config(&api, throttle)).await;
+        // A store in memory counts as used up at its start; Redis knows that nobody called.
+        if kind == Kind::Redis {
+            send_with(&gateway, &[], &body).await.expect(200);
+        }
+        let before = api.calls().len();
+        // It becomes a job, and stays that one.
+        let queued = send_with(&gateway, &[("idempotency-key", "queued")], &body).await;
+        let location = queued.headers["location"].clone();
+        let queued = queued.expect(202);
+        let again = send_with(&gateway, &[("idempotency-key", "queued")], &body).await;
+        assert_eq!(
+            (&again.headers["location"], &again.headers["idempotent-replayed"]),
+            (&location, &"true".parse().unwrap())
+        );
+        assert_eq!(again.expect(202), queued, "{kind:?}");
+        assert_eq!(api.calls().len(), before, "{kind:?}");
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_away_leaves_the_key_free() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        let gateway = Gateway::with(kind, &config(&api, "breaker = \"none\"")).await;
+        api.says_always(503);
+        let (key, body) = ([("idempotency-key", "left")], json!({ "relativeURL": "x" }));
+        let gone = tokio::time::timeout(Duration::from_millis(500), send_with(&gateway, &key, &body)).await;
+        assert!(gone.is_err(), "it waits for its second attempt");
+        api.says_always(200);
+        let freed = async {
+            while send_with(&gateway, &key, &body).await.status.as_u16() == 409 {
+                // reason: the server sees when a caller is gone, and nothing tells that it has
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), freed).await.unwrap_or_else(|_| panic!("{kind:?}: still taken"));
+        assert_eq!(api.calls().len(), 2, "{kind:?}");
         gateway.stop().await;
     }
 }

@@ -73,6 +73,33 @@ async fn rules_of_its_own_decide_about_the_job_as_well() {
     }
 }
 
+/// A job that was handed in while everybody could use a connector left with the credentials of the only one who may now.
+#[tokio::test]
+async fn a_job_of_a_tenant_who_may_no_longer_use_a_connector_does_not_leave() {
+    let api = Api::start().await;
+    let gateway = Gateway::with(Kind::Memory, &config(&api, "")).await;
+    let base = format!("http://{}/other", api.address);
+    put(&gateway, "crm", json!({ "baseUrl": base })).await;
+    api.says(&[(404, None)]);
+    let ours = gateway.key("acme").await;
+    let body = json!({ "relativeURL": "x", "headers": { "x-api-key": "s3cret" } }).to_string();
+    let headers = [super::api::JSON, ("prefer", "respond-async")];
+    let taken = gateway.call("POST", "/v1/connectors/crm/requests", &ours, &headers, body).await;
+    let id = taken.expect(202)["jobId"].as_str().unwrap().to_owned();
+    assert_eq!(gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await["state"], "dlq");
+    let dead = gateway.get(&format!("/v1/dlq/{id}")).await;
+    assert!(!dead.to_string().contains("s3cret") && dead.to_string().contains("***"), "{dead}");
+    let wish = json!({ "baseUrl": base, "tenant": "other", "auth": { "bearer": "theirs" } });
+    put(&gateway, "crm", wish).await.expect(200);
+    gateway.call("POST", &format!("/v1/dlq/{id}/replay"), &ours, &[], String::new()).await.expect(202);
+    let job = gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await;
+    assert_eq!(job["state"], "dlq", "{job}");
+    let last = job["attempts"].as_array().unwrap().last().unwrap();
+    assert!(last["reason"].as_str().unwrap().contains("no connector 'crm'"), "{job}");
+    assert_eq!(api.calls().len(), 1, "nothing left under another's name");
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn nothing_leads_out_of_the_base_url() {
     let api = Api::start().await;
@@ -87,6 +114,7 @@ async fn nothing_leads_out_of_the_base_url() {
         (json!({ "relativeURL": "x", "httpMethod": "CONNECT" }), "httpMethod"),
         (json!({ "relativeURL": "x", "headers": { "host": "evil" } }), "headers"),
         (json!({ "relativeURL": "x", "requestParams": { "a": {} } }), "requestParams.a"),
+        (json!({ "relativeURL": "x", "requestParams": { "a": "b".repeat(2048) } }), "relativeURL"),
         (json!({ "relativeURL": "x", "nothing": 1 }), "nothing"),
     ] {
         let answer = send(&gateway, body).await.expect(422);

@@ -1,6 +1,8 @@
 //! Requests that must happen once, with what they were answered.
 //! Invariant: of many who begin the same request at once, one does; that it is begun, and its answer, are durable.
 
+use std::sync::atomic::Ordering;
+
 use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
@@ -37,6 +39,9 @@ impl RequestLog for LocalStore {
             }
             // Nobody, or one who is gone.
             _ => {}
+        }
+        if self.shared.is_full.load(Ordering::Relaxed) {
+            return Err(self.shared.disk_full());
         }
         let stands = Some(Standing::Running(runs_until));
         let kept = Kept { request: request.request, id: JobId::MIN, expires: request.expires, stands };

@@ -11,7 +11,7 @@ use entrega_core::time::Time;
 use super::answer::Reader;
 use super::script::{Call, Verb};
 use super::{LaneCell, Shared};
-use crate::store::StoreError;
+use crate::store::{ClaimedJob, StoreError};
 
 /// Leases are looked at so many times in the length of one.
 const LOOKS_PER_LEASE: u32 = 12;
@@ -26,6 +26,7 @@ const AFTER_ATTEMPT: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lease {
     pub(super) token: u64,
+    /// When its attempt began, about; never for a job that lies ready.
     pub(super) claimed_at: Time,
     pub(super) renewed_at: Time,
 }
@@ -55,6 +56,17 @@ impl Shared {
             lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?))).collect()
         };
         self.give_back(lane, &held).await
+    }
+
+    /// Gives back what came too late to be kept; should it fail, the leases end by themselves.
+    pub(super) async fn give_back_or_log(&self, lane: &LaneCell, stray: &[ClaimedJob]) {
+        let held: Vec<_> = {
+            let mut leases = lane.turns.leases.lock();
+            stray.iter().filter_map(|claimed| Some((claimed.job.id, leases.remove(&claimed.job.id)?))).collect()
+        };
+        if let Err(error) = self.give_back(lane, &held).await {
+            tracing::warn!(lane = %lane.name, errorReason = %error, "Jobs could not be given back; they wait for their leases");
+        }
     }
 
     async fn give_back(&self, lane: &LaneCell, held: &[(JobId, Lease)]) -> Result<(), StoreError> {

@@ -168,6 +168,29 @@ impl Head {
 }
 
 impl Turns {
+    /// These lie ready, and nobody is at them yet: their leases are renewed however long that takes.
+    pub(super) fn lay_down(&self, jobs: &[ClaimedJob]) {
+        let mut leases = self.leases.lock();
+        for claimed in jobs {
+            if let Some(lease) = leases.get_mut(&claimed.job.id) {
+                lease.claimed_at = Time::NEVER;
+            }
+        }
+    }
+
+    /// These are attempted now; without those whose lease was lost meanwhile, which others have.
+    pub(super) fn pick_up(&self, mut jobs: Vec<ClaimedJob>, now: Time) -> Vec<ClaimedJob> {
+        let mut leases = self.leases.lock();
+        jobs.retain(|claimed| match leases.get_mut(&claimed.job.id) {
+            Some(lease) if claimed.ticket.0 == Held::Lease(lease.token) => {
+                lease.claimed_at = now;
+                true
+            }
+            _ => false,
+        });
+        jobs
+    }
+
     fn let_go(&self, settled: &[Sending]) {
         let mut leases = self.leases.lock();
         for sending in settled {
