@@ -7,9 +7,10 @@
 //! # Layout
 //! `suite` is the list of checks, `step` runs one of them and times it,
 //! `tools` is the table of programs they need, `tidy` the rules the compiler
-//! does not know.
+//! does not know. `crash` says what can be killed, and which test does it.
 #![expect(clippy::disallowed_methods, reason = "a chore times itself; nothing here is simulated")]
 
+mod crash;
 mod step;
 mod suite;
 mod tidy;
@@ -34,12 +35,8 @@ enum Chore {
     Test,
     /// Only the house rules
     Tidy,
-    /// Kill the gateway again and again and look for lost or doubled work
-    Crash {
-        /// How many times to kill it
-        #[arg(long, default_value_t = 20)]
-        cycles: u32,
-    },
+    /// Kill the gateway, or the Redis under it, again and again and look for lost or doubled work
+    Crash(crash::Wish),
     /// Call the API with what its own description allows and forbids
     Schema {
         /// How many calls to make up for each operation
@@ -91,7 +88,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test => suite::run(),
         Chore::Tidy => tidy::check(&root()),
-        Chore::Crash { cycles } => crash(cycles),
+        Chore::Crash(wish) => crash::run(&wish),
         Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
         Chore::Power { faults, cuts } => power(faults, cuts),
@@ -105,13 +102,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn crash(cycles: u32) -> Result<()> {
-    let args = ["test", "-p", "entrega", "--release", "--locked"];
-    let mut command = cargo(&args);
-    command.args(["--test", "crash", "--", "--nocapture"]).env("ENTREGA_CRASH_CYCLES", cycles.to_string());
-    stream(command)
 }
 
 fn schema(examples: u32, seed: u64) -> Result<()> {

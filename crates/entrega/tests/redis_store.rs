@@ -14,10 +14,8 @@ mod process;
 mod redis;
 
 // The words of the other suites; only some are needed here.
-#[allow(dead_code, reason = "the tests with processes use the rest")]
 #[path = "nodes/cluster.rs"]
 mod cluster;
-#[allow(dead_code, reason = "the tests with processes use the rest")]
 #[path = "nodes/destination.rs"]
 mod destination;
 #[allow(dead_code, reason = "the conformance suite uses the rest")]

@@ -1,9 +1,12 @@
 //! The world of several nodes: each a real `entrega serve` with a folder of its own, all over one Redis.
 //! Invariant: whatever is waited for has a limit, and running into it says how things stand.
 
+#![allow(dead_code, reason = "every test binary that names this module uses another part of it")]
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::clock::Clock;
@@ -25,8 +28,8 @@ const TEST_MAX: Duration = Duration::from_secs(60);
 /// A node; killed with -9 when dropped.
 pub struct Node {
     server: Server,
-    /// Goes after the server that uses it.
-    _folder: TempDir,
+    /// Goes after the servers that use it.
+    folder: Arc<TempDir>,
 }
 
 impl Deref for Node {
@@ -40,7 +43,16 @@ impl Node {
     pub fn start(redis: &RedisServer, config: &str) -> Node {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("entrega.toml"), config).unwrap();
-        Node { server: Server::start_with(folder.path(), &["--store", &redis.url()]), _folder: folder }
+        Node::start_in(Arc::new(folder), redis)
+    }
+
+    /// Starts one that was killed again, in its folder.
+    pub fn again(&self, redis: &RedisServer) -> Node {
+        Node::start_in(self.folder.clone(), redis)
+    }
+
+    fn start_in(folder: Arc<TempDir>, redis: &RedisServer) -> Node {
+        Node { server: Server::start_with(folder.path(), &["--store", &redis.url()]), folder }
     }
 
     /// What came of an array of jobs.

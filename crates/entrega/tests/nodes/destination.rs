@@ -3,6 +3,8 @@
 //! `/` answers at once, `/slow` after a while. The first call of a job to `/held` is answered after `release`, to
 //! `/silent` never; later calls of the same job at once.
 
+#![allow(dead_code, reason = "every test binary that names this module uses another part of it")]
+
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,12 +26,20 @@ use crate::http_server::serve;
 
 pub const SLOW: Duration = Duration::from_millis(300);
 
+/// The calls of one job.
+pub struct Calls {
+    /// What its URL says after the `?`.
+    pub query: String,
+    /// When they came.
+    pub times: Vec<Time>,
+}
+
 /// A destination.
 #[derive(Clone)]
 pub struct Destination {
     address: SocketAddr,
     clock: Clock,
-    by_job: Arc<Mutex<HashMap<String, Vec<Time>>>>,
+    by_job: Arc<Mutex<HashMap<String, Calls>>>,
     count: Arc<watch::Sender<usize>>,
     released: CancellationToken,
 }
@@ -53,11 +63,12 @@ impl Destination {
         let at = self.clock.now();
         let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
         let path = request.uri().path().to_owned();
+        let query = request.uri().query().unwrap_or_default().to_owned();
         if request.into_body().collect().await.is_err() {
             // Cut off on the way: it did not arrive, and nobody waits for an answer.
             return Ok(Response::default());
         }
-        let nth = self.note(id, at);
+        let nth = self.note(id, query, at);
         match (path.as_str(), nth) {
             // reason: a destination that takes its time is what is asked for
             ("/slow", _) => tokio::time::sleep(SLOW).await,
@@ -68,12 +79,12 @@ impl Destination {
         Ok(Response::new(Full::from(format!("answer {nth}"))))
     }
 
-    fn note(&self, id: String, at: Time) -> usize {
+    fn note(&self, id: String, query: String, at: Time) -> usize {
         let nth = {
             let mut by_job = self.by_job.lock();
-            let times = by_job.entry(id).or_default();
-            times.push(at);
-            times.len()
+            let calls = by_job.entry(id).or_insert_with(|| Calls { query, times: Vec::new() });
+            calls.times.push(at);
+            calls.times.len()
         };
         self.count.send_modify(|count| *count += 1);
         nth
@@ -86,6 +97,21 @@ impl Destination {
     /// Answers what was held.
     pub fn release(&self) {
         self.released.cancel();
+    }
+
+    /// The moment by which calls are noted.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Looks at the calls of every job that came.
+    pub fn each_job(&self, mut look: impl FnMut(&str, &Calls)) {
+        self.by_job.lock().iter().for_each(|(id, calls)| look(id, calls));
+    }
+
+    /// How many jobs came.
+    pub fn jobs(&self) -> usize {
+        self.by_job.lock().len()
     }
 
     /// How many calls came.
@@ -102,17 +128,17 @@ impl Destination {
 
     /// Calls beyond the first of each job.
     pub fn repeats(&self) -> usize {
-        self.by_job.lock().values().map(|times| times.len() - 1).sum()
+        self.by_job.lock().values().map(|calls| calls.times.len() - 1).sum()
     }
 
     /// When this job came.
     pub fn times_of(&self, id: &str) -> Vec<Time> {
-        self.by_job.lock().get(id).cloned().unwrap_or_default()
+        self.by_job.lock().get(id).map(|calls| calls.times.clone()).unwrap_or_default()
     }
 
     /// When all calls came, in order.
     pub fn times(&self) -> Vec<Time> {
-        let mut times: Vec<Time> = self.by_job.lock().values().flatten().copied().collect();
+        let mut times: Vec<Time> = self.by_job.lock().values().flat_map(|calls| &calls.times).copied().collect();
         times.sort_unstable();
         times
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use entrega::clock::Clock;
 use entrega_call::{AddressFilter, Answer, CallError, Client, ClientConfig};
-use http::Request;
+use http::{Request, request};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -83,13 +83,24 @@ impl Server {
     }
 
     pub async fn call_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Result<Answer, CallError> {
-        let request = Request::builder()
+        self.make(self.request(key, method, path), body).await
+    }
+
+    /// A POST with an `Idempotency-Key`.
+    pub async fn post_once(&self, once: &str, path: &str, body: &Value) -> Result<Answer, CallError> {
+        self.make(self.request(KEY, "POST", path).header("idempotency-key", once), body).await
+    }
+
+    fn request(&self, key: &str, method: &str, path: &str) -> request::Builder {
+        Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address))
             .header("authorization", format!("Bearer {key}"))
             .header("content-type", "application/json")
-            .body(if body.is_null() { Bytes::new() } else { body.to_string().into() })
-            .unwrap();
+    }
+
+    async fn make(&self, request: request::Builder, body: &Value) -> Result<Answer, CallError> {
+        let request = request.body(if body.is_null() { Bytes::new() } else { body.to_string().into() }).unwrap();
         let deadline = self.clock.instant(self.clock.now() + CALL_MAX);
         self.client.call(request, deadline).await
     }

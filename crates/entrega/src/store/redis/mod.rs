@@ -52,6 +52,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::link::{BadUrl, check_url, without_password};
 pub use self::pulse::{Pulse, Unfit, pulse};
+pub use self::settlements::UNSETTLED_MAX;
 
 use self::ahead::Ahead;
 use self::link::Link;

@@ -20,8 +20,8 @@ use super::{LaneCell, Shared, schema};
 use crate::store::records::{self, Ended};
 use crate::store::{Held, Settlement, StoreError};
 
-/// Jobs that were attempted and whose settlement may be on its way at once.
-const UNSETTLED_MAX: usize = 1024;
+/// Jobs of a lane that a node attempted and whose settlement may be on its way at once.
+pub const UNSETTLED_MAX: usize = 1024;
 /// Settlements in one call, and the bytes of their records.
 const CALL_SETTLEMENTS: usize = 500;
 const CALL_BYTES: usize = 8 << 20;
