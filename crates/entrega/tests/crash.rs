@@ -7,8 +7,8 @@
 //!
 //! # Layout
 //! - `embedded`: one process over its own disk
-//! - `shared`: nodes over one Redis, and what is killed of them; `world`: those nodes; `senders`: who gives them work all the
-//!   while; `ledger`: what was sent, what was accepted, and what must have come of it
+//! - `shared`: nodes over one Redis, and what is killed of them; `world`: those nodes; `senders`: who gives them work
+//!   all the while; `ledger`: what was sent, what was accepted, and what must have come of it
 
 mod http_server;
 mod process;

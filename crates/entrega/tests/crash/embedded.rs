@@ -67,7 +67,7 @@ async fn every_accepted_job_survives_kill_9() {
         if cycle.is_multiple_of(KILLS_PER_DRAIN) || cycle == cycles {
             ends.push(drain(folder.path(), &destination, &accepted).await);
             println!(
-                "{cycle} kills: {} jobs accepted, all delivered; {} attempts repeated, at most {extra_most} after a kill",
+                "{cycle} kills: {} jobs accepted, all delivered; {} attempts repeated, at most {extra_most} after one",
                 accepted.lock().len(),
                 destination.repeats()
             );

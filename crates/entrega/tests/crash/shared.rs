@@ -1,8 +1,8 @@
 //! Nodes over one Redis that syncs every write: some node, Redis, or both are killed at random moments.
 //!
-//! A repeat is counted for the kill that cut its first attempt short. A node has at most the lane's attempts under way
-//! and so many that it could not settle. Redis forgets nothing, and nodes that live settle what they have when it is back:
-//! its own death is no reason to repeat anything.
+//! A repeat is counted for the kill that cut its first attempt short. A node has at most the lane's attempts under way,
+//! and so many that it could not settle. Redis forgets nothing, and nodes that live settle what they have when it is
+//! back: its own death is no reason to repeat anything.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use crate::cluster::{LEASE, Node, eventually};
 use crate::destination::Destination;
 use crate::redis::RedisServer;
 
-/// Leases of seven seconds. A tenant's slots are counted over all nodes, those of dead ones until their leases end: with
-/// a kill every second they would soon all be taken, and little would be under way at the next.
+/// Leases of seven seconds. A tenant's slots are counted over all nodes, those of dead ones until their leases end:
+/// with a kill every second they would soon all be taken, and little would be under way at the next.
 const CONFIG: &str = "[lanes.http]\ntimeout = \"2s\"\ntenant_concurrency = 4096\n";
 /// The lane's, for one node.
 pub const CONCURRENCY: usize = 64;
