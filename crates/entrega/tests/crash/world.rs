@@ -1,6 +1,7 @@
 //! Nodes over one Redis, each of which may be dead for a while.
 //! Invariant: a node ends only when it is killed here; it starts again in its own folder, Redis over its own data.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +23,11 @@ pub const CONCURRENCY: usize = 64;
 const EMPTY_WITHIN: Duration = Duration::from_secs(40);
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const GOES_ON_WITHIN: Duration = Duration::from_secs(10);
-/// How long something stays dead, at most.
-const DEAD_MS_MAX: u64 = 300;
+/// How long something stays dead: mostly a moment, one time in so many longer. Nodes that were without Redis for more
+/// than two seconds come back another way than those that hardly noticed.
+const DEAD_MS: Range<u64> = 0..300;
+const DEAD_LONG_MS: Range<u64> = 1_500..3_500;
+const DEAD_LONG_EVERY: u32 = 10;
 
 const _: () = assert!(LEASE.as_secs() * 4 < EMPTY_WITHIN.as_secs());
 
@@ -71,8 +75,9 @@ impl World {
         let dying = if kill == Kill::Theirs { None } else { slot.lock().take() };
         self.ledger.note_kill(self.destination.now());
         block_in_place(|| self.kill(kill, dying.as_deref()));
+        let dead = if chance.u32(..DEAD_LONG_EVERY) == 0 { DEAD_LONG_MS } else { DEAD_MS };
         // reason: how long something is gone is chance, too
-        tokio::time::sleep(Duration::from_millis(chance.u64(..DEAD_MS_MAX))).await;
+        tokio::time::sleep(Duration::from_millis(chance.u64(dead))).await;
         block_in_place(|| {
             if kill != Kill::Ours {
                 self.redis.restart();
