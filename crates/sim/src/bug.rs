@@ -54,11 +54,25 @@ pub enum Bug {
     ReplayUncounted,
     /// A job that ended stays in its lane.
     KeepAfterEnd,
+    /// A pause is written down, and the lane goes on.
+    PauseUnheard,
+    /// A restart forgets that a lane is paused.
+    PauseForgotten,
+    /// Nobody is woken when a lane is resumed.
+    ResumeUnheard,
+    /// A cancelled job keeps its place in the lane.
+    CancelKeepsInLane,
+    /// A job is cancelled while it is attempted.
+    CancelRunning,
+    /// A cancel is answered before it is synced.
+    CancelBeforeSync,
+    /// An unblocked job has no attempts left.
+    UnblockWithoutAttempts,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 32] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -84,5 +98,12 @@ impl Bug {
         Bug::ReplayWithoutRemoving,
         Bug::ReplayUncounted,
         Bug::KeepAfterEnd,
+        Bug::PauseUnheard,
+        Bug::PauseForgotten,
+        Bug::ResumeUnheard,
+        Bug::CancelKeepsInLane,
+        Bug::CancelRunning,
+        Bug::CancelBeforeSync,
+        Bug::UnblockWithoutAttempts,
     ];
 }

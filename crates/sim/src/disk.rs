@@ -2,14 +2,14 @@
 //! Invariant: a batch of changes is there whole or not at all; what is here is what the next life of the process finds.
 //! Never: decides; the store does, and the witness judges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use entrega::store::ReplayRun;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
 use entrega_core::lane::Waiting;
-use entrega_core::name::TenantName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
 /// Where a job stands.
@@ -89,6 +89,8 @@ pub enum Change {
     Once(OnceKey, JobId),
     /// A replay got so far.
     Replay(Box<ReplayRun>),
+    /// A lane is paused now, or not.
+    Pause(LaneName, bool),
 }
 
 /// What is durable.
@@ -102,6 +104,8 @@ pub struct Disk {
     pub once: BTreeMap<OnceKey, JobId>,
     /// Replays.
     pub replays: BTreeMap<String, ReplayRun>,
+    /// Lanes that stand still until somebody says otherwise.
+    pub paused: BTreeSet<LaneName>,
 }
 
 impl Disk {
@@ -114,6 +118,12 @@ impl Disk {
                 Change::Dead(dead) => drop(self.dead.insert(dead.job_id, *dead)),
                 Change::Once(key, id) => drop(self.once.insert(key, id)),
                 Change::Replay(run) => drop(self.replays.insert(run.id.clone(), *run)),
+                Change::Pause(lane, true) => {
+                    self.paused.insert(lane);
+                }
+                Change::Pause(lane, false) => {
+                    self.paused.remove(&lane);
+                }
             }
         }
     }

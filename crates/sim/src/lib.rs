@@ -8,7 +8,8 @@
 //! # Layout
 //! - `plan`: what a seed says; `life`: one life of the process; `run`: lives one after the other
 //! - `store`, `disk`: where jobs are kept; `destination`: where they go
-//! - `witness`, `turns`, `events`: who sees and judges
+//! - `operator`: who pauses, cancels, unblocks and replays in the middle of it
+//! - `witness`, `turns`, `events`, `orders`: who sees and judges; `troubles`: what there was to see
 //! - `bug`: rules that are broken on purpose, to see that somebody notices
 
 mod bug;
@@ -16,12 +17,16 @@ mod destination;
 mod disk;
 mod events;
 mod life;
+mod operator;
+mod orders;
 mod plan;
 mod run;
 mod store;
+mod troubles;
 mod turns;
 mod witness;
 
 pub use self::bug::Bug;
 pub use self::run::{Run, run, run_with};
-pub use self::witness::{Troubles, Violation};
+pub use self::troubles::Troubles;
+pub use self::witness::Violation;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
+use crate::operator::Stage;
 use crate::plan::Plan;
 use crate::witness::Witness;
 
@@ -32,6 +33,8 @@ pub struct World {
     pub rng: Mutex<fastrand::Rng>,
     /// Which callers still want something.
     pub open: Mutex<Vec<bool>>,
+    /// How far each order of an operator got.
+    pub orders: Mutex<Vec<Stage>>,
 }
 
 impl World {

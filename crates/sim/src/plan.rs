@@ -58,6 +58,17 @@ pub struct Wish {
     pub key: Option<String>,
 }
 
+/// What an operator does in the middle of trouble.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Has a lane stand still for a while. No two of a run are about the same lane.
+    Pause { lane: LaneName, until: Time },
+    /// Cancels one of the jobs that have not ended.
+    Cancel,
+    /// Lets blocked jobs go on.
+    Unblock,
+}
+
 /// What a seed says.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -69,6 +80,8 @@ pub struct Plan {
     pub ends: Vec<End>,
     /// When somebody has dead letters replayed although nothing has healed yet.
     pub early_replay: Option<Time>,
+    /// What operators do, and when.
+    pub orders: Vec<(Time, Order)>,
     /// The store cannot be reached.
     pub outages: Vec<Span>,
     /// It takes no new work.
@@ -119,6 +132,7 @@ impl Plan {
             refusals: spans(rng, 1, 2_000),
             slowness: spans(rng, 2, 3_000),
             heal_at: START + ms(TROUBLE_MS),
+            orders: orders(rng),
         }
     }
 
@@ -195,6 +209,26 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         (WEBHOOK_LANE, webhook),
     ];
     all.into_iter().map(|(name, policy)| (lane_name(name), Arc::new(policy))).collect()
+}
+
+/// At most one pause for each of two lanes; most cancels come soon after callers that come together.
+fn orders(rng: &mut fastrand::Rng) -> Vec<(Time, Order)> {
+    let moment = |rng: &mut fastrand::Rng| START + ms(rng.u64(0..TROUBLE_MS));
+    let mut orders = Vec::new();
+    for lanes in [[CALLS_LANE, DOWN_LANE], [MAIL_LANE, WEBHOOK_LANE]] {
+        if rng.bool() {
+            let (at, lane) = (moment(rng), lane_name(lanes[rng.usize(0..2)]));
+            orders.push((at, Order::Pause { lane, until: at + ms(rng.u64(50..3_000)) }));
+        }
+    }
+    for _ in 0..rng.u32(0..6) {
+        let after_callers = START + ms(rng.u64(0..CALLERS_MS) / 2_000 * 2_000 + rng.u64(5..80));
+        orders.push((if rng.bool() { after_callers } else { moment(rng) }, Order::Cancel));
+    }
+    for _ in 0..rng.u32(0..3) {
+        orders.push((moment(rng), Order::Unblock));
+    }
+    orders
 }
 
 fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {

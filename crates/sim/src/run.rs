@@ -11,18 +11,20 @@ use entrega::channel::event::EventChannel;
 use entrega::clock::Clock;
 use entrega::engine::Engine;
 use entrega::intake::{OnceKey, Refusal};
-use entrega::store::{DeadLetterFilter, JobStore, Registry, ReplayRun, ReplayStatus, StoreError};
+use entrega::store::{ReplayStatus, StoreError};
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
 use crate::destination::Destination;
-use crate::disk::{Disk, Place};
+use crate::disk::Disk;
 use crate::life::{Life, World};
+use crate::operator::{self, Stage};
 use crate::plan::{End, Plan, START};
 use crate::store::SimStore;
-use crate::witness::{Troubles, Violation, Witness};
+use crate::troubles::Troubles;
+use crate::witness::{Violation, Witness};
 
 /// By then everything must have ended, so long after the world has healed.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -32,7 +34,6 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often a caller comes back who was turned away.
 const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
-const REPLAYS_PER_SEC: u32 = 50;
 
 /// What came of a run.
 #[derive(Debug)]
@@ -57,6 +58,7 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     let witness = Witness::new(&plan.lanes);
     let world = Arc::new(World {
         open: Mutex::new(vec![true; plan.wishes.len()]),
+        orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
         plan,
         bug,
         disk: Mutex::new(Disk::default()),
@@ -99,7 +101,10 @@ fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time 
         for wish in 0..world.plan.wishes.len() {
             tokio::spawn(call(life.clone(), engine.clone(), wish));
         }
-        tokio::spawn(help_early(life.clone(), store.clone()));
+        tokio::spawn(operator::help_early(life.clone(), store.clone()));
+        for order in 0..world.plan.orders.len() {
+            tokio::spawn(operator::operate(life.clone(), store.clone(), order));
+        }
         let ends = async {
             match end {
                 Some(End::Stop { after }) => life.wait(after).await,
@@ -190,7 +195,8 @@ async fn settle_down(life: &Life, store: &SimStore) {
     let mut has_helped = false;
     while life.clock.now() < deadline && world.witness.lock().is_content() {
         life.wait(LOOK_EVERY).await;
-        let is_open = world.open.lock().contains(&true);
+        let has_orders = world.orders.lock().iter().any(|stage| *stage != Stage::Over);
+        let is_open = has_orders || world.open.lock().contains(&true);
         let (is_waiting, is_replaying) = {
             let disk = world.disk.lock();
             let is_replaying = disk.replays.values().any(|run| run.status == ReplayStatus::Running);
@@ -201,46 +207,8 @@ async fn settle_down(life: &Life, store: &SimStore) {
             false if has_helped => return,
             false => {
                 has_helped = true;
-                help(life, store, "all").await;
+                operator::help(life, store, "all").await;
             }
         }
-    }
-}
-
-/// An operator who does not wait until the world has healed; a replay that was begun goes on in the next life.
-async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
-    const EARLY: &str = "early";
-    let Some(at) = life.world.plan.early_replay else { return };
-    life.wait_until(at).await;
-    if !life.world.disk.lock().replays.contains_key(EARLY) {
-        help(&life, &store, EARLY).await;
-    }
-}
-
-/// What an operator does about jobs that are blocked or dead.
-async fn help(life: &Life, store: &SimStore, replay: &str) {
-    let blocked: Vec<_> = {
-        let disk = life.world.disk.lock();
-        let blocked = disk.jobs.values().filter(|record| matches!(record.place, Place::Blocked { .. }));
-        blocked.map(|record| record.job.id).collect()
-    };
-    for id in blocked {
-        if let Err(error) = store.unblock(id).await {
-            life.world.witness.lock().break_promise("engine_goes_on", format!("{id} stays blocked: {error}"));
-        }
-    }
-    let replay = ReplayRun {
-        id: replay.into(),
-        filter: DeadLetterFilter::default(),
-        rate_per_sec: REPLAYS_PER_SEC,
-        created_at: life.clock.now(),
-        status: ReplayStatus::Running,
-        total: 0,
-        replayed: 0,
-        skipped: 0,
-        cursor: None,
-    };
-    if let Err(error) = store.put_replay(replay).await {
-        life.world.witness.lock().break_promise("engine_goes_on", format!("no replay: {error}"));
     }
 }

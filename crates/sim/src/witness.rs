@@ -15,7 +15,9 @@ use entrega_core::policy::{LanePolicy, Scope};
 use entrega_core::time::Time;
 
 use crate::disk::{Change, Disk, Place, Record};
+use crate::orders::Orders;
 use crate::plan::START;
+use crate::troubles::Troubles;
 use crate::turns::Turns;
 
 /// A promise that was broken.
@@ -25,63 +27,6 @@ pub struct Violation {
     pub checker: &'static str,
     /// What was seen.
     pub detail: String,
-}
-
-/// How often things went wrong on purpose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Troubles {
-    /// Crashes of the process.
-    pub crashes: u32,
-    /// Orderly stops before the end.
-    pub stops: u32,
-    /// Attempts that were taken over because their lease ended.
-    pub leases_lost: u32,
-    /// Settlements that came too late to count.
-    pub stale: u32,
-    /// Submissions that the store refused.
-    pub refused: u32,
-    /// Jobs that were pushed out or expired.
-    pub dropped: u32,
-    /// Dead letters that were sent on their way again.
-    pub replayed: u32,
-    /// Attempts that a destination did not answer in time.
-    pub hung: u32,
-    /// Submissions that were known by their key.
-    pub repeated: u32,
-    /// Events that reached a listener.
-    pub events: u32,
-}
-
-impl Troubles {
-    /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 10] {
-        [
-            ("a crash", self.crashes),
-            ("a stop", self.stops),
-            ("a lost lease", self.leases_lost),
-            ("a stale settlement", self.stale),
-            ("a refusal", self.refused),
-            ("a drop", self.dropped),
-            ("a replay", self.replayed),
-            ("a hanging call", self.hung),
-            ("a repeated submission", self.repeated),
-            ("an event", self.events),
-        ]
-    }
-
-    /// Adds those of another run.
-    pub fn add(&mut self, other: &Troubles) {
-        self.crashes += other.crashes;
-        self.stops += other.stops;
-        self.leases_lost += other.leases_lost;
-        self.stale += other.stale;
-        self.refused += other.refused;
-        self.dropped += other.dropped;
-        self.replayed += other.replayed;
-        self.hung += other.hung;
-        self.repeated += other.repeated;
-        self.events += other.events;
-    }
 }
 
 /// What is known of a job.
@@ -102,6 +47,8 @@ struct Seen {
     told: u32,
     /// Whether it stands in its lane: durable, waiting, and in nobody's hands.
     in_lane: bool,
+    /// Whether it was claimed and neither settled nor taken over since.
+    in_hands: bool,
 }
 
 /// Sees and judges one run.
@@ -116,6 +63,8 @@ pub struct Witness {
     /// Which job each key of a tenant made.
     keys: BTreeMap<(TenantName, String), JobId>,
     turns: BTreeMap<(LaneName, Priority), Turns>,
+    /// What operators were told.
+    pub orders: Orders,
     trace: Vec<String>,
     violation: Option<Violation>,
     /// How often things went wrong.
@@ -133,6 +82,7 @@ impl Witness {
             asked: BTreeMap::new(),
             keys: BTreeMap::new(),
             turns: BTreeMap::new(),
+            orders: Orders::default(),
             trace: Vec::new(),
             violation: None,
             troubles: Troubles::default(),
@@ -179,6 +129,7 @@ impl Witness {
                     }
                 }
                 Change::Once((_, key), id) => self.note(now, format_args!("once {key} {id}")),
+                Change::Pause(lane, paused) => self.note(now, format_args!("durable {lane} paused: {paused}")),
                 Change::Replay(run) => self.note(now, format_args!("replay {} {:?}", run.replayed, run.status)),
             }
         }
@@ -225,7 +176,7 @@ impl Witness {
     /// Jobs left their lane, to be attempted or because they expired.
     pub fn claimed(&mut self, now: Time, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
         for left in expired {
-            self.left(now, left.id);
+            self.dropped(now, left.id);
         }
         let policy = self.lanes[lane].clone();
         let has_turns = policy.tenant_concurrency >= policy.concurrency;
@@ -239,13 +190,14 @@ impl Witness {
                 self.break_promise("no_accepted_job_lost", format!("{id} is attempted before it is durable"));
                 continue;
             };
-            if let Err((checker, why)) = may_go(now, &seen, job, &policy) {
+            let is_allowed = self.orders.check_claim(lane, id, job.generation);
+            if let Err((checker, why)) = is_allowed.and_then(|()| may_go(now, &seen, job, &policy)) {
                 self.break_promise(checker, format!("{id} {why}"));
             }
             if has_turns {
                 self.check_order(now, lane, id, &seen, policy.fairness.max_jobs_per_tenant_batch);
             }
-            self.jobs.entry(id).and_modify(|seen| seen.in_lane = false);
+            self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (false, true));
         }
     }
 
@@ -283,9 +235,14 @@ impl Witness {
         }
     }
 
+    /// A job was pushed out, or expired.
+    pub fn dropped(&mut self, now: Time, id: JobId) {
+        self.troubles.dropped += 1;
+        self.left(now, id);
+    }
+
     /// A job left its lane while it waited.
     pub fn left(&mut self, now: Time, id: JobId) {
-        self.troubles.dropped += 1;
         self.note(now, format_args!("left {id}"));
         self.jobs.entry(id).and_modify(|seen| seen.in_lane = false);
     }
@@ -294,13 +251,16 @@ impl Witness {
     pub fn lease_lost(&mut self, now: Time, id: JobId) {
         self.troubles.leases_lost += 1;
         self.note(now, format_args!("lease lost {id}"));
-        self.jobs.entry(id).and_modify(|seen| seen.in_lane = true);
+        self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (true, false));
     }
 
     /// A destination is called.
     pub fn started(&mut self, now: Time, job: &ClaimedJob) {
         let (id, lane) = (job.job.id, &job.job.lane);
         self.note(now, format_args!("start {id} #{}", job.attempt));
+        if let Err((checker, why)) = self.orders.check_start(id, job.generation) {
+            self.break_promise(checker, format!("{id} {why}"));
+        }
         if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
             self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
         }
@@ -335,6 +295,7 @@ impl Witness {
         }
         self.turns.clear();
         for (id, seen) in &mut self.jobs {
+            seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
         }
     }
@@ -385,12 +346,13 @@ impl Seen {
             history: record.history.len(),
             told: 0,
             in_lane: record.place == Place::Waiting,
+            in_hands: false,
         }
     }
 }
 
 /// A checker and what it saw.
-type Broken = (&'static str, String);
+pub type Broken = (&'static str, String);
 
 /// Whether a move of a job is legal, and whether an attempt was settled by it.
 fn moved(seen: &Seen, record: &Record) -> Result<bool, Broken> {
@@ -401,8 +363,17 @@ fn moved(seen: &Seen, record: &Record) -> Result<bool, Broken> {
             true => Ok(false),
             false => Err(("attempts_bounded", "is replayed without being counted".into())),
         },
+        (Place::Ended { state, .. }, Place::Ended { state: JobState::Cancelled, .. }) => {
+            Err(("cancel_is_final", format!("was {state} and is cancelled")))
+        }
+        (_, Place::Ended { state: JobState::Cancelled, .. }) if seen.in_hands => {
+            Err(("cancel_is_final", "is cancelled while it is attempted".into()))
+        }
         (Place::Ended { .. }, _) => Err(("no_double_settle", format!("ended before and is {:?}", record.place))),
         (Place::Blocked { .. }, Place::Waiting) if attempt == 0 && history == seen.history => Ok(false),
+        (Place::Blocked { .. }, Place::Waiting) => {
+            Err(("attempts_bounded", format!("is unblocked with {attempt} attempts used up")))
+        }
         (Place::Blocked { .. }, Place::Ended { state: JobState::Cancelled, .. }) => Ok(false),
         (_, Place::Ended { state: JobState::Dropped | JobState::Cancelled, .. }) if is_same => Ok(false),
         // A replay that was dropped on its way is a dead letter again.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 const SEEDS: u64 = 1_000;
 /// A planted bug that is not seen by then is not seen.
-const SEEDS_TO_CATCH: u64 = 100;
+const SEEDS_TO_CATCH: u64 = 300;
 
 /// Who notices which bug. The same table is in `docs/guarantees.md`.
 const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
@@ -36,6 +36,13 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::ReplayWithoutRemoving, "no_double_settle"),
     (Bug::ReplayUncounted, "attempts_bounded"),
     (Bug::KeepAfterEnd, "no_double_settle"),
+    (Bug::PauseUnheard, "pause_holds"),
+    (Bug::PauseForgotten, "pause_holds"),
+    (Bug::ResumeUnheard, "nothing_stuck_after_heal"),
+    (Bug::CancelKeepsInLane, "cancel_is_final"),
+    (Bug::CancelRunning, "cancel_is_final"),
+    (Bug::CancelBeforeSync, "cancel_is_final"),
+    (Bug::UnblockWithoutAttempts, "attempts_bounded"),
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The verbs of a job's way: taking, claiming, settling, and an operator's unblock.
+//! The verbs of a job's way: taking, claiming, settling, and what operators ask for.
 //! Invariant: each verb may be cut off at any of its awaits; what it changes, it changes between two of them.
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use entrega::store::{
     StoreError, StoreHealth, Submitted, Swept, Ticket,
 };
 use entrega_core::id::JobId;
+use entrega_core::job::JobState;
 use entrega_core::lane::{Claimed, Explanation, Next};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
@@ -92,19 +93,12 @@ impl JobStore for SimStore {
         state.lanes.get(lane).map(|cell| cell.wake.clone()).ok_or_else(|| self.unknown_lane(lane))
     }
 
-    async fn cancel(&self, _: JobId, _: &str) -> Result<JobView, ChangeError> {
-        Err(not_simulated("cancel").into())
+    async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
+        self.cancel_job(id, reason).await
     }
 
     async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
-        self.life.reach().await;
-        let record = self.life.world.disk.lock().jobs.get(&id).cloned().ok_or(ChangeError::Unknown)?;
-        if !matches!(record.place, Place::Blocked { .. }) {
-            return Err(ChangeError::Unknown);
-        }
-        let record = Record { place: Place::Waiting, attempt: 0, due: self.now(), ..record };
-        let change = crate::disk::Change::Job(Box::new(record.clone()));
-        Ok(self.change(vec![change], Some(record)).await?)
+        self.unblock_job(id).await
     }
 
     async fn job(&self, _: JobId) -> Result<Option<JobView>, StoreError> {
@@ -147,8 +141,8 @@ impl JobStore for SimStore {
         Ok(state.lanes.iter().map(view).collect())
     }
 
-    async fn set_paused(&self, _: &LaneName, _: bool) -> Result<(), StoreError> {
-        Err(not_simulated("set_paused"))
+    async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
+        self.pause_or_resume(lane, paused).await
     }
 
     async fn sweep(&self) -> Result<Swept, StoreError> {
@@ -195,7 +189,7 @@ impl SimStore {
     fn expire(&self, ids: &[JobId]) {
         let mut changes = Vec::new();
         for &id in ids {
-            self.drop_job(&self.life.world.disk.lock(), &mut changes, id, "ttl_expired");
+            self.drop_job(&self.life.world.disk.lock(), &mut changes, id, JobState::Dropped, "ttl_expired");
         }
         if !changes.is_empty() {
             self.push(Command::Change { changes, put_back: None, reply: None });

@@ -4,8 +4,10 @@
 //! Never: uses a thread or draws chance of its own.
 //!
 //! # Layout
-//! `jobs` is the way of a job, `settlements` what becomes of one, `writer` group commit, `rest` the other verbs.
+//! `jobs` is the way of a job, `settlements` what becomes of one, `changes` what operators ask for, `writer` group
+//! commit, `rest` the other verbs.
 
+mod changes;
 mod jobs;
 mod rest;
 mod settlements;
@@ -63,6 +65,8 @@ pub struct SimStore {
     state: Mutex<State>,
     /// Told when there is something to write.
     bell: Notify,
+    /// Operators change one thing at a time.
+    changes: tokio::sync::Mutex<()>,
 }
 
 impl SimStore {
@@ -85,11 +89,15 @@ impl SimStore {
             if is_restart && !world.has(Bug::ThrottleForgotten) {
                 machine.assume_spent(now);
             }
+            if disk.paused.contains(name) && !world.has(Bug::PauseForgotten) {
+                machine.pause();
+            }
             (name.clone(), LaneCell { machine, wake: Arc::new(Notify::new()) })
         });
         let state = State { lanes: lanes.collect(), leases: BTreeMap::new(), leases_made: 0, queue: Vec::new() };
         drop(disk);
-        let store = Arc::new(SimStore { life: life.clone(), state: Mutex::new(state), bell: Notify::new() });
+        let (life, state) = (life.clone(), Mutex::new(state));
+        let store = Arc::new(SimStore { life, state, bell: Notify::new(), changes: tokio::sync::Mutex::default() });
         tokio::spawn(store.clone().write_on());
         tokio::spawn(store.clone().reap_on());
         store

@@ -63,6 +63,7 @@ impl DeadLetterStore for SimStore {
 
     async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
         self.life.reach().await;
+        let _one_at_a_time = self.changes.lock().await;
         let mut dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
         dead.check_replay()?;
         let now = self.now();

@@ -123,8 +123,9 @@ impl SimStore {
         };
         changes.push(Change::Job(Box::new(record)));
         if let Some(left) = &pushed_out {
-            self.life.world.witness.lock().left(self.now(), left.id);
-            self.drop_job(disk, changes, left.id, "preempted: the lane was full and a more urgent job came");
+            self.life.world.witness.lock().dropped(self.now(), left.id);
+            let reason = "preempted: the lane was full and a more urgent job came";
+            self.drop_job(disk, changes, left.id, JobState::Dropped, reason);
         }
         Submitted::Accepted { pushed_out }
     }
@@ -140,7 +141,7 @@ impl SimStore {
     }
 
     /// Writes the end of a job that was not delivered. A dead letter on its way back stays one.
-    pub(super) fn drop_job(&self, disk: &Disk, changes: &mut Vec<Change>, id: JobId, reason: &str) {
+    pub(super) fn drop_job(&self, disk: &Disk, changes: &mut Vec<Change>, id: JobId, state: JobState, reason: &str) {
         let in_batch = changes.iter().rev().find_map(|change| match change {
             Change::Job(record) if record.job.id == id => Some((**record).clone()),
             _ => None,
@@ -156,7 +157,7 @@ impl SimStore {
                 changes.push(Change::Dead(Box::new(dead)));
                 JobState::Dlq
             }
-            None => JobState::Dropped,
+            None => state,
         };
         let place = Place::Ended { state, reason: Some(reason.to_owned()) };
         changes.push(match self.has(Bug::ExpireSilently) {

@@ -1,0 +1,175 @@
+//! Operators: they pause and resume lanes, cancel and unblock jobs, and have dead letters replayed.
+//! Invariant: an operator who is not answered asks again, in the next life if need be; what was answered is held against
+//! the store by the witness.
+//! Never: looks at the store's memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega::store::{ChangeError, DeadLetterFilter, JobStore, Registry, ReplayRun, ReplayStatus, StoreError};
+use entrega_core::id::JobId;
+use entrega_core::job::JobState;
+use entrega_core::name::LaneName;
+
+use crate::disk::{Place, Record};
+use crate::life::Life;
+use crate::plan::Order;
+use crate::store::SimStore;
+
+const REPLAYS_PER_SEC: u32 = 50;
+/// How often an operator asks again who did not get through.
+const RETURNS_MAX: u32 = 40;
+const RETURN_AFTER: Duration = Duration::from_millis(300);
+
+/// How far an order got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nobody was answered yet.
+    Open,
+    /// The lane is paused and waits to be resumed.
+    Paused,
+    /// Done with.
+    Over,
+}
+
+/// Sees to one order of the plan.
+pub async fn operate(life: Arc<Life>, store: Arc<SimStore>, number: usize) {
+    let world = &life.world;
+    let (at, order) = &world.plan.orders[number];
+    let stage = world.orders.lock()[number];
+    if stage == Stage::Over {
+        return;
+    }
+    life.wait_until(*at).await;
+    match order {
+        Order::Pause { lane, until } => {
+            if stage == Stage::Open {
+                pause(&life, &store, lane).await;
+                world.orders.lock()[number] = Stage::Paused;
+            }
+            life.wait_until(*until).await;
+            resume(&life, &store, lane).await;
+        }
+        Order::Cancel => cancel(&life, &store).await,
+        Order::Unblock => {
+            let count = unblock(&life, &store).await;
+            world.witness.lock().troubles.unblocked += count;
+        }
+    }
+    world.orders.lock()[number] = Stage::Over;
+}
+
+async fn pause(life: &Life, store: &SimStore, lane: &LaneName) {
+    if insist(life, || async { Ok(store.set_paused(lane, true).await?) }).await.is_some() {
+        let mut witness = life.world.witness.lock();
+        witness.troubles.paused += 1;
+        witness.note(life.clock.now(), format_args!("paused {lane}"));
+        witness.orders.paused(lane);
+    }
+}
+
+async fn resume(life: &Life, store: &SimStore, lane: &LaneName) {
+    life.world.witness.lock().orders.resuming(lane);
+    if insist(life, || async { Ok(store.set_paused(lane, false).await?) }).await.is_some() {
+        life.world.witness.lock().note(life.clock.now(), format_args!("resumed {lane}"));
+    }
+}
+
+/// Cancels any job that has not ended; one that is being attempted stays as it is.
+async fn cancel(life: &Life, store: &SimStore) {
+    let id = {
+        let (disk, mut rng) = (life.world.disk.lock(), life.world.rng.lock());
+        let open: Vec<JobId> = disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
+        if open.is_empty() {
+            return;
+        }
+        open[rng.usize(0..open.len())]
+    };
+    let answer = insist(life, || store.cancel(id, "an operator said so")).await;
+    // An answer is worth what is left of it after a crash.
+    life.hurry_crash(2);
+    let mut witness = life.world.witness.lock();
+    witness.note(life.clock.now(), format_args!("cancelled {id}: {}", answer.is_some()));
+    let Some(view) = answer else {
+        witness.troubles.not_cancelled += 1;
+        return;
+    };
+    witness.troubles.cancelled += 1;
+    witness.orders.cancelled(id, view.generation);
+    // A replay that is cancelled is the dead letter that it was.
+    let expected = if view.generation > 0 { JobState::Dlq } else { JobState::Cancelled };
+    if view.state != expected {
+        witness.break_promise("cancel_is_final", format!("{id} was cancelled and is {}", view.state));
+    }
+}
+
+fn has_not_ended(record: &Record) -> bool {
+    !matches!(record.place, Place::Ended { .. })
+}
+
+/// Asks until it is answered. A refusal is an answer, too: somebody else was faster, or an attempt is under way.
+async fn insist<T, F>(life: &Life, mut ask: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, ChangeError>>,
+{
+    for _ in 0..RETURNS_MAX {
+        match ask().await {
+            Ok(answer) => return Some(answer),
+            Err(ChangeError::WrongState { .. }) => return None,
+            Err(ChangeError::Store(StoreError::Unreachable { .. })) => life.wait(RETURN_AFTER).await,
+            Err(other) => {
+                let checker = match other {
+                    ChangeError::Unknown => "no_accepted_job_lost",
+                    _ => "engine_goes_on",
+                };
+                life.world.witness.lock().break_promise(checker, format!("an operator was told: {other}"));
+                return None;
+            }
+        }
+    }
+    life.world.witness.lock().break_promise("engine_goes_on", "an operator does not get through".into());
+    None
+}
+
+/// An operator who does not wait until the world has healed; a replay that was begun goes on in the next life.
+pub async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
+    const EARLY: &str = "early";
+    let Some(at) = life.world.plan.early_replay else { return };
+    life.wait_until(at).await;
+    if !life.world.disk.lock().replays.contains_key(EARLY) {
+        help(&life, &store, EARLY).await;
+    }
+}
+
+/// What an operator does about jobs that are blocked or dead.
+pub async fn help(life: &Life, store: &SimStore, replay: &str) {
+    unblock(life, store).await;
+    let replay = ReplayRun {
+        id: replay.into(),
+        filter: DeadLetterFilter::default(),
+        rate_per_sec: REPLAYS_PER_SEC,
+        created_at: life.clock.now(),
+        status: ReplayStatus::Running,
+        total: 0,
+        replayed: 0,
+        skipped: 0,
+        cursor: None,
+    };
+    if let Err(error) = store.put_replay(replay).await {
+        life.world.witness.lock().break_promise("engine_goes_on", format!("no replay: {error}"));
+    }
+}
+
+/// Lets every blocked job go on; says how many were.
+async fn unblock(life: &Life, store: &SimStore) -> u32 {
+    let blocked: Vec<JobId> = {
+        let disk = life.world.disk.lock();
+        let blocked = disk.jobs.values().filter(|record| matches!(record.place, Place::Blocked { .. }));
+        blocked.map(|record| record.job.id).collect()
+    };
+    let mut count = 0;
+    for id in blocked {
+        count += u32::from(insist(life, || store.unblock(id)).await.is_some());
+    }
+    count
+}

@@ -1,0 +1,74 @@
+//! Troubles of a run, counted: a run in which nothing goes wrong proves nothing.
+
+/// How often things went wrong on purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Crashes of the process.
+    pub crashes: u32,
+    /// Orderly stops before the end.
+    pub stops: u32,
+    /// Attempts that were taken over because their lease ended.
+    pub leases_lost: u32,
+    /// Settlements that came too late to count.
+    pub stale: u32,
+    /// Submissions that the store refused.
+    pub refused: u32,
+    /// Jobs that were pushed out or expired.
+    pub dropped: u32,
+    /// Dead letters that were sent on their way again.
+    pub replayed: u32,
+    /// Attempts that a destination did not answer in time.
+    pub hung: u32,
+    /// Submissions that were known by their key.
+    pub repeated: u32,
+    /// Events that reached a listener.
+    pub events: u32,
+    /// Lanes that an operator paused.
+    pub paused: u32,
+    /// Jobs that an operator cancelled.
+    pub cancelled: u32,
+    /// Jobs that could not be cancelled any more, or not just then.
+    pub not_cancelled: u32,
+    /// Blocked jobs that an operator let go on in the middle of it.
+    pub unblocked: u32,
+}
+
+impl Troubles {
+    /// Each with its name.
+    pub fn all(&self) -> [(&'static str, u32); 14] {
+        [
+            ("a crash", self.crashes),
+            ("a stop", self.stops),
+            ("a lost lease", self.leases_lost),
+            ("a stale settlement", self.stale),
+            ("a refusal", self.refused),
+            ("a drop", self.dropped),
+            ("a replay", self.replayed),
+            ("a hanging call", self.hung),
+            ("a repeated submission", self.repeated),
+            ("an event", self.events),
+            ("a pause", self.paused),
+            ("a cancelled job", self.cancelled),
+            ("a cancel in vain", self.not_cancelled),
+            ("an unblocked job", self.unblocked),
+        ]
+    }
+
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Troubles) {
+        self.crashes += other.crashes;
+        self.stops += other.stops;
+        self.leases_lost += other.leases_lost;
+        self.stale += other.stale;
+        self.refused += other.refused;
+        self.dropped += other.dropped;
+        self.replayed += other.replayed;
+        self.hung += other.hung;
+        self.repeated += other.repeated;
+        self.events += other.events;
+        self.paused += other.paused;
+        self.cancelled += other.cancelled;
+        self.not_cancelled += other.not_cancelled;
+        self.unblocked += other.unblocked;
+    }
+}
