@@ -68,11 +68,13 @@ pub enum Bug {
     CancelBeforeSync,
     /// An unblocked job has no attempts left.
     UnblockWithoutAttempts,
+    /// A start passes over jobs from the future.
+    SkipTheFuture,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 32] = [
+    pub const ALL: [Bug; 33] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -105,5 +107,6 @@ impl Bug {
         Bug::CancelRunning,
         Bug::CancelBeforeSync,
         Bug::UnblockWithoutAttempts,
+        Bug::SkipTheFuture,
     ];
 }

@@ -40,7 +40,7 @@ enum Mood {
 
 impl Destination {
     fn mood(&self) -> Mood {
-        if self.life.clock.now() >= self.life.world.plan.heal_at {
+        if self.life.moment() >= self.life.world.plan.heal_at {
             return Mood::Takes;
         }
         let mut rng = self.life.world.rng.lock();

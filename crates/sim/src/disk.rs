@@ -128,6 +128,11 @@ impl Disk {
         }
     }
 
+    /// When the last of the dead letters died that are still open.
+    pub fn newest_dead(&self) -> Option<Time> {
+        self.dead.values().filter(|dead| dead.status.is_open()).map(|dead| dead.moved_to_dlq_at).max()
+    }
+
     /// Jobs that wait or run.
     pub fn waiting(&self) -> impl Iterator<Item = &Record> {
         self.jobs.values().filter(|record| record.place == Place::Waiting)

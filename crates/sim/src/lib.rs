@@ -6,7 +6,8 @@
 //! Never: ships, or does I/O.
 //!
 //! # Layout
-//! - `plan`: what a seed says; `life`: one life of the process; `run`: lives one after the other
+//! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `run`: lives one after
+//!   the other
 //! - `store`, `disk`: where jobs are kept; `destination`: where they go
 //! - `operator`: who pauses, cancels, unblocks and replays in the middle of it
 //! - `witness`, `turns`, `events`, `orders`: who sees and judges; `troubles`: what there was to see
@@ -15,6 +16,7 @@
 mod bug;
 mod destination;
 mod disk;
+mod drift;
 mod events;
 mod life;
 mod operator;

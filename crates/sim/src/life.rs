@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega::clock::Clock;
+use entrega::store::ReplayStatus;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
+use crate::drift::Drift;
 use crate::operator::Stage;
 use crate::plan::Plan;
 use crate::witness::Witness;
@@ -42,14 +44,24 @@ impl World {
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
+
+    /// Whether somebody still wants something, or something is still going to happen.
+    pub fn is_busy(&self) -> bool {
+        let has_orders = self.orders.lock().iter().any(|stage| *stage != Stage::Over);
+        let has_callers = self.open.lock().contains(&true);
+        let disk = self.disk.lock();
+        let is_replaying = disk.replays.values().any(|run| run.status == ReplayStatus::Running);
+        has_orders || has_callers || is_replaying || disk.waiting().next().is_some()
+    }
 }
 
 /// One life.
 pub struct Life {
     /// The world.
     pub world: Arc<World>,
-    /// The time.
+    /// The time as the process knows it.
     pub clock: Clock,
+    drift: Drift,
     points: AtomicU64,
     crash_at: AtomicU64,
     is_dead: AtomicBool,
@@ -58,15 +70,21 @@ pub struct Life {
 
 impl Life {
     /// One that ends at the so-manieth point, if at one.
-    pub fn new(world: &Arc<World>, clock: Clock, crash_at: Option<u64>) -> Life {
+    pub fn new(world: &Arc<World>, start: Time, drift: Drift, crash_at: Option<u64>) -> Life {
         Life {
             world: world.clone(),
-            clock,
+            clock: Clock::of_runtime(drift.shown(start)),
+            drift,
             points: AtomicU64::new(0),
             crash_at: AtomicU64::new(crash_at.unwrap_or(u64::MAX)),
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
         }
+    }
+
+    /// The moment it really is, whatever the process believes: callers, operators and faults come by this.
+    pub fn moment(&self) -> Time {
+        self.drift.moment(self.clock.now())
     }
 
     /// A point at which the process may be killed; nobody gets past one when it is dead.
@@ -83,7 +101,7 @@ impl Life {
     /// Whether this point is the last.
     fn is_over(&self) -> bool {
         let point = self.points.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_time = point >= self.crash_at.load(Ordering::Relaxed) && self.clock.now() < self.world.plan.heal_at;
+        let is_time = point >= self.crash_at.load(Ordering::Relaxed) && self.moment() < self.world.plan.heal_at;
         let mut witness = self.world.witness.lock();
         if point == POINTS_MAX {
             witness.break_promise("nothing_stuck_after_heal", "the process goes round without end".into());
@@ -115,19 +133,19 @@ impl Life {
 
     /// Waits until the store can be reached.
     pub async fn wait_for_store(&self) {
-        while let Some(until) = self.world.plan.outage_until(self.clock.now()) {
+        while let Some(until) = self.world.plan.outage_until(self.moment()) {
             self.wait_until(until).await;
         }
     }
 
-    /// Waits until a moment.
+    /// Waits until it really is a moment.
     pub async fn wait_until(&self, at: Time) {
-        tokio::time::sleep_until(self.clock.instant(at)).await;
+        tokio::time::sleep_until(self.clock.instant(self.drift.shown(at))).await;
     }
 
     /// How long the store takes for something, just now.
     pub fn latency(&self) -> Duration {
-        let most_ms = if self.world.plan.is_slow(self.clock.now()) { 400 } else { 4 };
+        let most_ms = if self.world.plan.is_slow(self.moment()) { 400 } else { 4 };
         Duration::from_millis(self.world.rng.lock().u64(0..most_ms))
     }
 }

@@ -18,12 +18,17 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::time::Time;
 
+use crate::drift::Drift;
+
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
 /// How long things go wrong.
 const TROUBLE_MS: u64 = 9_000;
 /// Callers come within this.
 const CALLERS_MS: u64 = 7_000;
+const LIVES_MAX: usize = 4;
+/// Half of what a clock is set by at most.
+const DRIFT_MS_MAX: i64 = 30_000;
 const TENANTS: u32 = 5;
 /// Of these tenants somebody hears what becomes of their mails.
 const TENANTS_LISTENING: u32 = 2;
@@ -88,6 +93,8 @@ pub struct Plan {
     pub refusals: Vec<Span>,
     /// It takes its time.
     pub slowness: Vec<Span>,
+    /// How wrong the clock is in each life; at the end it is right if no more is said.
+    pub drifts: Vec<Drift>,
     /// From then on everything works.
     pub heal_at: Time,
 }
@@ -126,19 +133,25 @@ impl Plan {
         Plan {
             lanes: lanes(rng),
             wishes,
-            ends: (0..rng.usize(0..4)).map(|_| end(rng)).collect(),
+            ends: (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect(),
             early_replay: rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS))),
             outages: spans(rng, 2, 6_000),
             refusals: spans(rng, 1, 2_000),
             slowness: spans(rng, 2, 3_000),
             heal_at: START + ms(TROUBLE_MS),
             orders: orders(rng),
+            drifts: drifts(rng),
         }
     }
 
     /// When the outage that there is now ends.
     pub fn outage_until(&self, now: Time) -> Option<Time> {
         self.outages.iter().filter(|span| is_in(span, now)).map(|span| span.1).max()
+    }
+
+    /// How wrong the clock is in a life.
+    pub fn drift(&self, life: usize) -> Drift {
+        self.drifts.get(life).copied().unwrap_or_default()
     }
 
     /// Whether new work is refused now.
@@ -209,6 +222,13 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         (WEBHOOK_LANE, webhook),
     ];
     all.into_iter().map(|(name, policy)| (lane_name(name), Arc::new(policy))).collect()
+}
+
+/// In a third of the runs the clock is set at every start, by up to a minute, forwards or backwards.
+fn drifts(rng: &mut fastrand::Rng) -> Vec<Drift> {
+    let lives = if rng.u32(0..3) == 0 { LIVES_MAX } else { 0 };
+    let drift = |rng: &mut fastrand::Rng| Drift { ms: rng.i64(-DRIFT_MS_MAX..=DRIFT_MS_MAX) };
+    (0..lives).map(|_| drift(rng)).collect()
 }
 
 /// At most one pause for each of two lanes; most cancels come soon after callers that come together.

@@ -8,10 +8,9 @@ use std::time::Duration;
 use entrega::chance::Chance;
 use entrega::channel::Channel;
 use entrega::channel::event::EventChannel;
-use entrega::clock::Clock;
 use entrega::engine::Engine;
 use entrega::intake::{OnceKey, Refusal};
-use entrega::store::{ReplayStatus, StoreError};
+use entrega::store::StoreError;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bug::Bug;
 use crate::destination::Destination;
 use crate::disk::Disk;
+use crate::drift::Drift;
 use crate::life::{Life, World};
 use crate::operator::{self, Stage};
 use crate::plan::{End, Plan, START};
@@ -27,7 +27,7 @@ use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
 
 /// By then everything must have ended, so long after the world has healed.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// What an orderly stop waits for.
 const GRACE: Duration = Duration::from_millis(500);
@@ -68,12 +68,13 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     let mut now = START;
     let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
     for (number, end) in ends.enumerate() {
-        now = live(&world, number as u64, end, now);
+        now = live(&world, number, end, now);
         if !world.witness.lock().is_content() {
             break;
         }
     }
     let disk = world.disk.lock();
+    world.witness.lock().set_clock(now, Drift::default());
     world.witness.lock().finish(now, &disk);
     drop(disk);
     let lanes = BTreeMap::new();
@@ -82,7 +83,7 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
 }
 
 /// One life of the process, from its start to its end; gives the moment of the end.
-fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time {
+fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Time {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
     runtime.block_on(async {
@@ -90,7 +91,9 @@ fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time 
             Some(End::Crash { points }) => Some(points),
             _ => None,
         };
-        let life = Arc::new(Life::new(world, Clock::of_runtime(start), crash_at));
+        let drift = world.plan.drift(number);
+        world.witness.lock().set_clock(start, drift);
+        let life = Arc::new(Life::new(world, start, drift, crash_at));
         let store = SimStore::open(&life, number > 0);
         let engine = engine(&life, &store, number);
         let shutdown = CancellationToken::new();
@@ -129,11 +132,11 @@ fn live(world: &Arc<World>, number: u64, end: Option<End>, start: Time) -> Time 
                 }
             }
         }
-        life.clock.now()
+        life.moment()
     })
 }
 
-fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: u64) -> Arc<Engine> {
+fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: usize) -> Arc<Engine> {
     let lanes = life.world.plan.lanes.clone();
     let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
     let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));
@@ -144,7 +147,7 @@ fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: u64) -> Arc<Engine> {
         ("event", event),
     ];
     Arc::new(Engine {
-        chance: Chance::from_seed(life.world.rng.lock().u64(..) ^ number),
+        chance: Chance::from_seed(life.world.rng.lock().u64(..) ^ number as u64),
         channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
         ..Engine::over(store.clone(), life.clock.clone(), lanes)
     })
@@ -192,23 +195,25 @@ async fn settle_down(life: &Life, store: &SimStore) {
     let world = &life.world;
     life.wait_until(world.plan.heal_at).await;
     let deadline = world.plan.heal_at + PATIENCE;
-    let mut has_helped = false;
-    while life.clock.now() < deadline && world.witness.lock().is_content() {
+    let mut helped = Vec::new();
+    while life.moment() < deadline && world.witness.lock().is_content() {
         life.wait(LOOK_EVERY).await;
-        let has_orders = world.orders.lock().iter().any(|stage| *stage != Stage::Over);
-        let is_open = has_orders || world.open.lock().contains(&true);
-        let (is_waiting, is_replaying) = {
-            let disk = world.disk.lock();
-            let is_replaying = disk.replays.values().any(|run| run.status == ReplayStatus::Running);
-            (disk.waiting().next().is_some(), is_replaying)
-        };
-        match is_open || is_waiting || is_replaying {
-            true => {}
-            false if has_helped => return,
-            false => {
-                has_helped = true;
-                operator::help(life, store, "all").await;
-            }
+        if world.is_busy() {
+            continue;
         }
+        // A replay passes over what died later than it was asked for, and after a clock was set back, what died before
+        // that may look so: whoever still sees dead letters then asks again.
+        let newest = world.disk.lock().newest_dead();
+        let died = match helped.last() {
+            None => life.clock.now(),
+            Some(last) => match newest {
+                Some(died) if died >= *last => died,
+                _ => return,
+            },
+        };
+        life.wait(died.since(life.clock.now())).await;
+        let replay = format!("all {}", helped.len());
+        helped.push(life.clock.now());
+        operator::help(life, store, &replay).await;
     }
 }

@@ -31,11 +31,13 @@ pub struct Troubles {
     pub not_cancelled: u32,
     /// Blocked jobs that an operator let go on in the middle of it.
     pub unblocked: u32,
+    /// Starts at which the clock was another than before.
+    pub clocks_set: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 14] {
+    pub fn all(&self) -> [(&'static str, u32); 15] {
         [
             ("a crash", self.crashes),
             ("a stop", self.stops),
@@ -51,6 +53,7 @@ impl Troubles {
             ("a cancelled job", self.cancelled),
             ("a cancel in vain", self.not_cancelled),
             ("an unblocked job", self.unblocked),
+            ("a clock that was set", self.clocks_set),
         ]
     }
 
@@ -70,5 +73,6 @@ impl Troubles {
         self.cancelled += other.cancelled;
         self.not_cancelled += other.not_cancelled;
         self.unblocked += other.unblocked;
+        self.clocks_set += other.clocks_set;
     }
 }

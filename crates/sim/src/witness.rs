@@ -15,6 +15,7 @@ use entrega_core::policy::{LanePolicy, Scope};
 use entrega_core::time::Time;
 
 use crate::disk::{Change, Disk, Place, Record};
+use crate::drift::Drift;
 use crate::orders::Orders;
 use crate::plan::START;
 use crate::troubles::Troubles;
@@ -56,7 +57,7 @@ pub struct Witness {
     lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
     jobs: BTreeMap<JobId, Seen>,
     acknowledged: BTreeMap<JobId, Time>,
-    /// By lane, and by tenant where each has a throttle.
+    /// By lane, and by tenant where each has a throttle; when they really were, as a destination counts them.
     starts: BTreeMap<(LaneName, Option<TenantName>), Vec<Time>>,
     /// What a destination asked for last.
     asked: BTreeMap<JobId, Time>,
@@ -65,6 +66,8 @@ pub struct Witness {
     turns: BTreeMap<(LaneName, Priority), Turns>,
     /// What operators were told.
     pub orders: Orders,
+    /// How wrong the clock is that things are told by.
+    drift: Drift,
     trace: Vec<String>,
     violation: Option<Violation>,
     /// How often things went wrong.
@@ -83,6 +86,7 @@ impl Witness {
             keys: BTreeMap::new(),
             turns: BTreeMap::new(),
             orders: Orders::default(),
+            drift: Drift::default(),
             trace: Vec::new(),
             violation: None,
             troubles: Troubles::default(),
@@ -91,7 +95,14 @@ impl Witness {
 
     /// Writes a line of the trace.
     pub fn note(&mut self, now: Time, line: std::fmt::Arguments<'_>) {
-        self.trace.push(format!("{:>9} {line}", now.since(START).as_micros()));
+        self.trace.push(format!("{:>9} {line}", self.drift.moment(now).since(START).as_micros()));
+    }
+
+    /// From this moment on, whatever is seen is told by a clock that is so wrong.
+    pub fn set_clock(&mut self, moment: Time, drift: Drift) {
+        self.troubles.clocks_set += u32::from(self.drift != drift);
+        self.drift = drift;
+        self.note(drift.shown(moment), format_args!("the clock is {} ms ahead", drift.ms));
     }
 
     /// Keeps the first broken promise.
@@ -264,6 +275,7 @@ impl Witness {
         if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
             self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
         }
+        let now = self.drift.moment(now);
         let policy = self.lanes[lane].clone();
         let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
         let starts = self.starts.entry((lane.clone(), by_tenant.then(|| job.job.tenant.clone()))).or_default();

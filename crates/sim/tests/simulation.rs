@@ -43,6 +43,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::CancelRunning, "cancel_is_final"),
     (Bug::CancelBeforeSync, "cancel_is_final"),
     (Bug::UnblockWithoutAttempts, "attempts_bounded"),
+    (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
 ];
 
 #[test]

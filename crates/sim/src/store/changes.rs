@@ -19,7 +19,7 @@ impl SimStore {
     /// An operator's call gets through, or it changes nothing.
     async fn get_through(&self) -> Result<(), StoreError> {
         self.life.reach().await;
-        match self.life.world.plan.outage_until(self.now()) {
+        match self.life.world.plan.outage_until(self.life.moment()) {
             Some(_) => Err(StoreError::Unreachable { reason: "the connection is lost".into() }),
             None => Ok(()),
         }

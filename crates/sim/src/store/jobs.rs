@@ -27,7 +27,7 @@ use crate::disk::{Place, Record};
 impl JobStore for SimStore {
     async fn take(&self, entries: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
         self.life.reach().await;
-        let (now, plan) = (self.now(), &self.life.world.plan);
+        let (now, plan) = (self.life.moment(), &self.life.world.plan);
         if plan.refuses(now) || plan.outage_until(now).is_some() {
             self.life.world.witness.lock().troubles.refused += 1;
             return Err(match plan.refuses(now) {

@@ -83,7 +83,8 @@ impl SimStore {
         world.witness.lock().reopened(now, &disk);
         let lanes = world.plan.lanes.iter().map(|(name, policy)| {
             let mut machine = Lane::new(bent(policy, world.bug));
-            for record in disk.waiting().filter(|record| record.job.lane == *name) {
+            let is_skipped = |record: &Record| world.has(Bug::SkipTheFuture) && record.job.accepted_at > now;
+            for record in disk.waiting().filter(|record| record.job.lane == *name && !is_skipped(record)) {
                 machine.restore(now, &entry(record, world.bug));
             }
             if is_restart && !world.has(Bug::ThrottleForgotten) {
