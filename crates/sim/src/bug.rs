@@ -70,11 +70,13 @@ pub enum Bug {
     UnblockWithoutAttempts,
     /// A start passes over jobs from the future.
     SkipTheFuture,
+    /// A batch is written in two halves.
+    TornBatch,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 34] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -108,5 +110,6 @@ impl Bug {
         Bug::CancelBeforeSync,
         Bug::UnblockWithoutAttempts,
         Bug::SkipTheFuture,
+        Bug::TornBatch,
     ];
 }

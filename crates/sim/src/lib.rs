@@ -6,8 +6,8 @@
 //! Never: ships, or does I/O.
 //!
 //! # Layout
-//! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `run`: lives one after
-//!   the other
+//! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it
+//!   is cut short; `run`: lives one after the other
 //! - `store`, `disk`: where jobs are kept; `destination`: where they go
 //! - `operator`: who pauses, cancels, unblocks and replays in the middle of it
 //! - `witness`, `turns`, `events`, `orders`: who sees and judges; `troubles`: what there was to see
@@ -22,6 +22,7 @@ mod life;
 mod operator;
 mod orders;
 mod plan;
+mod pulse;
 mod run;
 mod store;
 mod troubles;

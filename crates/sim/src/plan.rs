@@ -46,8 +46,12 @@ pub type Span = (Time, Time);
 pub enum End {
     /// At the so-manieth await of store or destination, whatever is going on there.
     Crash { points: u64 },
+    /// After so many polls of the scheduler, whichever task was polled last and wherever it waits.
+    Cut { polls: u64 },
     /// In order, after so long.
     Stop { after: Duration },
+    /// In order, and killed after so many polls before that is over.
+    CutStop { after: Duration, polls: u64 },
 }
 
 /// A caller who wants something sent.
@@ -122,8 +126,10 @@ impl Plan {
             };
             (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
         };
-        let end = |rng: &mut fastrand::Rng| match rng.u32(0..4) {
-            0 => End::Stop { after: ms(rng.u64(100..4_000)) },
+        let end = |rng: &mut fastrand::Rng| match rng.u32(0..8) {
+            0..2 => End::Stop { after: ms(rng.u64(100..4_000)) },
+            2 => End::CutStop { after: ms(rng.u64(100..4_000)), polls: rng.u64(1..60) },
+            3..5 => End::Cut { polls: rng.u64(20..1_500) },
             _ => End::Crash { points: rng.u64(5..250) },
         };
         let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();

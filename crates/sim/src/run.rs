@@ -22,6 +22,7 @@ use crate::drift::Drift;
 use crate::life::{Life, World};
 use crate::operator::{self, Stage};
 use crate::plan::{End, Plan, START};
+use crate::pulse::Pulse;
 use crate::store::SimStore;
 use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
@@ -84,8 +85,7 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
 
 /// One life of the process, from its start to its end; gives the moment of the end.
 fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Time {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
+    let (runtime, pulse) = Pulse::runtime();
     runtime.block_on(async {
         let crash_at = match end {
             Some(End::Crash { points }) => Some(points),
@@ -108,32 +108,49 @@ fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Tim
         for order in 0..world.plan.orders.len() {
             tokio::spawn(operator::operate(life.clone(), store.clone(), order));
         }
-        let ends = async {
-            match end {
-                Some(End::Stop { after }) => life.wait(after).await,
-                // A life that was to be killed and was not goes on to the end like the last.
-                _ => settle_down(&life, &store).await,
+        let stopping = async {
+            wait_for_end(&life, &store, end).await;
+            shutdown.cancel();
+            let ended = running.await;
+            let is_well = matches!(ended, Ok(Ok(())));
+            if !is_well {
+                world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
             }
         };
-        tokio::select! {
+        let is_killed = tokio::select! {
             biased;
-            () = life.died() => {
-                let mut witness = world.witness.lock();
-                witness.troubles.crashes += 1;
-                witness.note(life.clock.now(), format_args!("crash"));
-            }
-            () = ends => {
-                world.witness.lock().troubles.stops += u32::from(end.is_some());
-                shutdown.cancel();
-                let ended = running.await;
-                let is_well = matches!(ended, Ok(Ok(())));
-                if !is_well {
-                    world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
-                }
-            }
-        }
+            () = life.died() => true,
+            () = cut_short(&life, &shutdown, &pulse, end) => true,
+            () = stopping => false,
+        };
+        world.witness.lock().life_over(life.clock.now(), is_killed, end);
         life.moment()
     })
+}
+
+/// Waits until the process is to be stopped in order.
+async fn wait_for_end(life: &Life, store: &SimStore, end: Option<End>) {
+    match end {
+        Some(End::Stop { after } | End::CutStop { after, .. }) => life.wait(after).await,
+        // A life that was to be killed and was not goes on to the end like the last.
+        _ => settle_down(life, store).await,
+    }
+}
+
+/// Resolves when the process is killed between two polls, if it is to be, and if things still go wrong by then.
+async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>, end: Option<End>) {
+    let polls = match end {
+        Some(End::Cut { polls }) => polls,
+        Some(End::CutStop { polls, .. }) => {
+            shutdown.cancelled().await;
+            polls
+        }
+        _ => return std::future::pending().await,
+    };
+    pulse.clone().stop(polls).await;
+    if life.moment() >= life.world.plan.heal_at {
+        std::future::pending::<()>().await;
+    }
 }
 
 fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: usize) -> Arc<Engine> {

@@ -5,6 +5,8 @@
 pub struct Troubles {
     /// Crashes of the process.
     pub crashes: u32,
+    /// Those of them that came between two polls of the scheduler.
+    pub cuts: u32,
     /// Orderly stops before the end.
     pub stops: u32,
     /// Attempts that were taken over because their lease ended.
@@ -37,9 +39,10 @@ pub struct Troubles {
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 15] {
+    pub fn all(&self) -> [(&'static str, u32); 16] {
         [
             ("a crash", self.crashes),
+            ("a cut between two polls", self.cuts),
             ("a stop", self.stops),
             ("a lost lease", self.leases_lost),
             ("a stale settlement", self.stale),
@@ -60,6 +63,7 @@ impl Troubles {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Troubles) {
         self.crashes += other.crashes;
+        self.cuts += other.cuts;
         self.stops += other.stops;
         self.leases_lost += other.leases_lost;
         self.stale += other.stale;

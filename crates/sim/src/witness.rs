@@ -17,7 +17,7 @@ use entrega_core::time::Time;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
 use crate::orders::Orders;
-use crate::plan::START;
+use crate::plan::{End, START};
 use crate::troubles::Troubles;
 use crate::turns::Turns;
 
@@ -310,6 +310,20 @@ impl Witness {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
         }
+    }
+
+    /// A life of the process ended.
+    pub fn life_over(&mut self, now: Time, is_killed: bool, end: Option<End>) {
+        let is_cut = is_killed && !matches!(end, Some(End::Crash { .. }));
+        let how = match is_killed {
+            true if is_cut => "cut",
+            true => "crash",
+            false => "stop",
+        };
+        self.note(now, format_args!("{how}"));
+        self.troubles.crashes += u32::from(is_killed);
+        self.troubles.cuts += u32::from(is_cut);
+        self.troubles.stops += u32::from(!is_killed && end.is_some());
     }
 
     /// After all has healed and had time to end.

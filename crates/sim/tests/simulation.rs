@@ -44,6 +44,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::CancelBeforeSync, "cancel_is_final"),
     (Bug::UnblockWithoutAttempts, "attempts_bounded"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
+    (Bug::TornBatch, "once_is_once"),
 ];
 
 #[test]

@@ -51,13 +51,19 @@ impl SimStore {
         loop {
             self.bell.notified().await;
             self.life.reach().await;
-            let (changes, mut afterwards) = self.put_together();
+            let (mut changes, mut afterwards) = self.put_together();
             if self.has(Bug::AcknowledgeBeforeSync) {
                 answer(std::mem::take(&mut afterwards.taken));
             }
             let latency = self.life.latency();
             self.life.wait(latency).await;
             self.life.reach().await;
+            if self.has(Bug::TornBatch) {
+                let rest = changes.split_off(changes.len() / 2);
+                self.commit(std::mem::replace(&mut changes, rest), Afterwards::default());
+                // No point of the store: only a life that is cut between two polls ends here.
+                tokio::task::yield_now().await;
+            }
             self.commit(changes, afterwards);
             self.life.reach().await;
         }
