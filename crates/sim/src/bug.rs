@@ -72,11 +72,13 @@ pub enum Bug {
     SkipTheFuture,
     /// A batch is written in two halves.
     TornBatch,
+    /// After an orderly stop, throttles believe the clock about how long it was.
+    BelieveTheClock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 34] = [
+    pub const ALL: [Bug; 35] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -111,5 +113,6 @@ impl Bug {
         Bug::UnblockWithoutAttempts,
         Bug::SkipTheFuture,
         Bug::TornBatch,
+        Bug::BelieveTheClock,
     ];
 }

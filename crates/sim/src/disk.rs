@@ -8,7 +8,7 @@ use entrega::store::ReplayRun;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
-use entrega_core::lane::Waiting;
+use entrega_core::lane::{Starts, Waiting};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
@@ -91,6 +91,17 @@ pub enum Change {
     Replay(Box<ReplayRun>),
     /// A lane is paused now, or not.
     Pause(LaneName, bool),
+    /// The process stopped in order; these were the last starts.
+    Stopped(Stopped),
+}
+
+/// What an orderly stop leaves.
+#[derive(Clone, Debug)]
+pub struct Stopped {
+    /// When, by the clock.
+    pub at: Time,
+    /// The last starts of lanes whose gates count them.
+    pub starts: BTreeMap<LaneName, Starts>,
 }
 
 /// What is durable.
@@ -104,6 +115,8 @@ pub struct Disk {
     pub once: BTreeMap<OnceKey, JobId>,
     /// Replays.
     pub replays: BTreeMap<String, ReplayRun>,
+    /// Until the next start.
+    pub stopped: Option<Stopped>,
     /// Lanes that stand still until somebody says otherwise.
     pub paused: BTreeSet<LaneName>,
 }
@@ -118,6 +131,7 @@ impl Disk {
                 Change::Dead(dead) => drop(self.dead.insert(dead.job_id, *dead)),
                 Change::Once(key, id) => drop(self.once.insert(key, id)),
                 Change::Replay(run) => drop(self.replays.insert(run.id.clone(), *run)),
+                Change::Stopped(stopped) => self.stopped = Some(stopped),
                 Change::Pause(lane, true) => {
                     self.paused.insert(lane);
                 }

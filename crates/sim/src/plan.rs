@@ -126,9 +126,14 @@ impl Plan {
             };
             (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
         };
+        // Half of the stops come soon after callers that come together, while gates have something to remember.
+        let stop = |rng: &mut fastrand::Rng| match rng.bool() {
+            true => ms(rng.u64(0..2) * 2_000 + rng.u64(10..250)),
+            false => ms(rng.u64(100..4_000)),
+        };
         let end = |rng: &mut fastrand::Rng| match rng.u32(0..8) {
-            0..2 => End::Stop { after: ms(rng.u64(100..4_000)) },
-            2 => End::CutStop { after: ms(rng.u64(100..4_000)), polls: rng.u64(1..60) },
+            0..2 => End::Stop { after: stop(rng) },
+            2 => End::CutStop { after: stop(rng), polls: rng.u64(1..60) },
             3..5 => End::Cut { polls: rng.u64(20..1_500) },
             _ => End::Crash { points: rng.u64(5..250) },
         };

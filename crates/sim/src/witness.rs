@@ -140,6 +140,9 @@ impl Witness {
                     }
                 }
                 Change::Once((_, key), id) => self.note(now, format_args!("once {key} {id}")),
+                Change::Stopped(stopped) => {
+                    self.note(now, format_args!("durable starts of {} lanes", stopped.starts.len()));
+                }
                 Change::Pause(lane, paused) => self.note(now, format_args!("durable {lane} paused: {paused}")),
                 Change::Replay(run) => self.note(now, format_args!("replay {} {:?}", run.replayed, run.status)),
             }

@@ -45,6 +45,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::UnblockWithoutAttempts, "attempts_bounded"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
     (Bug::TornBatch, "once_is_once"),
+    (Bug::BelieveTheClock, "throttle_respected"),
 ];
 
 #[test]

@@ -1,5 +1,7 @@
 //! The last starts of a lane, so that an orderly stop need not count as a throttle used up or a tick taken.
-//! Invariant: starts are resumed only where they say all that the gates must know; otherwise they count as spent.
+//! Invariant: starts are resumed only where they say all that the gates must know; otherwise they count as spent. They
+//! are as old at the next start as they were at the stop: how long it was in between only the clock could say, and it may
+//! have been set since.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +22,8 @@ const STARTS_MAX: usize = 200_000;
 /// The last starts of a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Starts {
+    /// When the lane stopped, by the clock of then.
+    stopped_at: Time,
     /// Under which throttle; starts older than its period were let go.
     throttle: Option<(Duration, Scope)>,
     lane: Vec<Time>,
@@ -30,6 +34,13 @@ pub struct Starts {
     others_spent_at: Option<Time>,
     /// When the cadence allows the next start.
     next_tick: Option<Time>,
+}
+
+impl Starts {
+    /// Starts that are as old at `now` as they were at the stop.
+    fn aged(&self, now: Time, starts: &[Time]) -> Vec<Time> {
+        starts.iter().map(|start| now - self.stopped_at.since(*start)).collect()
+    }
 }
 
 fn of(throttle: Option<&Throttle>, now: Time) -> Vec<Time> {
@@ -57,7 +68,15 @@ impl Lane {
         let count = lane.len() + of_tenants.map(Vec::len).sum::<usize>();
         let others_spent_at =
             throttle.and_then(|(per, _)| self.turns.spent_at().filter(|spent_at| *spent_at + per > now));
-        (count <= STARTS_MAX).then_some(Starts { throttle, lane, tenants, own, others_spent_at, next_tick })
+        (count <= STARTS_MAX).then_some(Starts {
+            stopped_at: now,
+            throttle,
+            lane,
+            tenants,
+            own,
+            others_spent_at,
+            next_tick,
+        })
     }
 
     /// Goes on where a lane left off. `false`, and nothing changes, if its gates are others now and their starts are not
@@ -75,33 +94,33 @@ impl Lane {
         }
         if let Some(gate) = &mut self.gate {
             if let Some(throttle) = gate.throttle_mut() {
-                throttle.resume_with(now, &starts.lane);
+                throttle.resume_with(now, &starts.aged(now, &starts.lane));
             }
             if let (Some(cadence), Some(next)) = (gate.cadence_mut(), starts.next_tick) {
-                cadence.resume_with(now, next);
+                cadence.resume_with(now, now + next.since(starts.stopped_at));
             }
         }
         if let Some(spent_at) = starts.others_spent_at {
-            self.turns.assume_spent(spent_at.min(now));
+            self.turns.assume_spent(now - starts.stopped_at.since(spent_at));
         }
-        for (name, starts) in &starts.tenants {
+        for (name, of_tenant) in &starts.tenants {
             let number = self.turns.enter(name, &self.policy);
             let gate = self.turns.tenants[number as usize].gate.as_mut();
             if let Some(throttle) = gate.and_then(|gate| gate.throttle_mut()) {
-                throttle.resume_with(now, starts);
+                throttle.resume_with(now, &starts.aged(now, of_tenant));
             }
         }
-        self.resume_own_throttles(now, &starts.own);
+        self.resume_own_throttles(now, starts);
         true
     }
 
     /// Those throttles were set before this; one that is another now, or of which nothing was written down, is spent.
-    fn resume_own_throttles(&mut self, now: Time, kept: &[(TenantName, Duration, Vec<Time>)]) {
-        let kept: HashMap<_, _> = kept.iter().map(|(name, per, starts)| (name, (*per, starts))).collect();
+    fn resume_own_throttles(&mut self, now: Time, starts: &Starts) {
+        let kept: HashMap<_, _> = starts.own.iter().map(|(name, per, own)| (name, (*per, own))).collect();
         for tenant in &mut self.turns.tenants {
             let Some(own) = tenant.gate.as_mut().and_then(|gate| gate.own_throttle_mut()) else { continue };
             match kept.get(&tenant.name) {
-                Some((per, starts)) if own.rate().per() <= *per => own.resume_with(now, starts),
+                Some((per, kept)) if own.rate().per() <= *per => own.resume_with(now, &starts.aged(now, kept)),
                 _ => own.assume_spent(now),
             }
         }
@@ -136,6 +155,33 @@ mod tests {
             let longer = ThrottlePolicy { per: Duration::from_secs(61), ..throttle };
             let mut changed = lane(LanePolicy { throttle: Some(longer), ..policy });
             assert!(!changed.resume_with(after(1_000), &starts), "{scope:?}: older starts would count");
+        }
+    }
+
+    /// The clock was set forwards between an orderly stop and the next start, and the throttle took that for time that had
+    /// passed: twice as many starts in one period as it allows.
+    #[test]
+    fn a_clock_set_between_stop_and_start_neither_refills_a_throttle_nor_skips_a_tick() {
+        let minute = Duration::from_secs(60);
+        for scope in [Scope::Lane, Scope::Tenant] {
+            let throttle = ThrottlePolicy { max_requests: 2, per: minute, scope };
+            let cadence = Some(CadencePolicy { max: minute, ..CadencePolicy::starting_at(Duration::from_secs(10)) });
+            let throttled = LanePolicy { throttle: Some(throttle), ..policy() };
+            let paced = LanePolicy { cadence, ..policy() };
+            for (policy, starts, wait_s) in [(throttled, 2, 59), (paced, 1, 9)] {
+                let mut stopped = lane(policy.clone());
+                put(&mut stopped, (0..2).map(|number| job(number, "a", Priority::Normal)));
+                assert_eq!(stopped.claim(NOW, 9).jobs.len(), starts);
+                let starts = stopped.starts(after(1_000)).unwrap();
+                for restart in [NOW + minute * 10, NOW - minute * 10] {
+                    let mut resumed = lane(policy.clone());
+                    put(&mut resumed, [job(7, "a", Priority::Normal)]);
+                    assert!(resumed.resume_with(restart, &starts));
+                    let claims = resumed.claim(restart, 9);
+                    assert!(claims.jobs.is_empty(), "{scope:?} {restart}");
+                    assert_eq!(claims.wake_at, Some(restart + Duration::from_secs(wait_s)), "{scope:?} {restart}");
+                }
+            }
         }
     }
 

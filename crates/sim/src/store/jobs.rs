@@ -19,9 +19,9 @@ use tokio::sync::{Notify, oneshot};
 
 use super::rest::not_simulated;
 use super::writer::Command;
-use super::{LEASE, Lease, SimStore, State, entry};
+use super::{LEASE, LaneCell, Lease, SimStore, State, entry};
 use crate::bug::Bug;
-use crate::disk::{Place, Record};
+use crate::disk::{Change, Place, Record, Stopped};
 
 #[async_trait]
 impl JobStore for SimStore {
@@ -85,7 +85,14 @@ impl JobStore for SimStore {
     }
 
     async fn release(&self) -> Result<(), StoreError> {
-        Ok(())
+        self.life.reach().await;
+        let at = self.now();
+        let starts = {
+            let state = self.state.lock();
+            let kept = |(name, cell): (&LaneName, &LaneCell)| Some((name.clone(), cell.machine.starts(at)?));
+            state.lanes.iter().filter_map(kept).collect()
+        };
+        self.change(vec![Change::Stopped(Stopped { at, starts })], None).await
     }
 
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
@@ -122,7 +129,7 @@ impl JobStore for SimStore {
         self.life.reach().await;
         let now = self.now();
         let (state, disk) = (self.state.lock(), self.life.world.disk.lock());
-        let view = |(name, cell): (&LaneName, &super::LaneCell)| {
+        let view = |(name, cell): (&LaneName, &LaneCell)| {
             let blocked = |record: &&Record| record.job.lane == *name && matches!(record.place, Place::Blocked { .. });
             let dead = disk.dead.values().filter(|dead| dead.lane == *name && dead.status.is_open());
             LaneView {

@@ -31,7 +31,7 @@ pub use self::rest::HOOK;
 
 use self::writer::Command;
 use crate::bug::Bug;
-use crate::disk::{Change, Record};
+use crate::disk::{Change, Record, Stopped};
 use crate::life::Life;
 
 /// Longer than any attempt, shorter than the longest outage.
@@ -78,8 +78,9 @@ impl SimStore {
             let lost = disk.waiting().find(|record| record.attempt > 0).map(|record| record.job.id);
             lost.into_iter().for_each(|id| drop(disk.jobs.remove(&id)));
         }
-        let disk = world.disk.lock();
+        let mut disk = world.disk.lock();
         let now = life.clock.now();
+        let stopped = disk.stopped.take();
         world.witness.lock().reopened(now, &disk);
         let lanes = world.plan.lanes.iter().map(|(name, policy)| {
             let mut machine = Lane::new(bent(policy, world.bug));
@@ -87,8 +88,8 @@ impl SimStore {
             for record in disk.waiting().filter(|record| record.job.lane == *name && !is_skipped(record)) {
                 machine.restore(now, &entry(record, world.bug));
             }
-            if is_restart && !world.has(Bug::ThrottleForgotten) {
-                machine.assume_spent(now);
+            if is_restart {
+                go_on(now, &mut machine, name, stopped.as_ref(), world.bug);
             }
             if disk.paused.contains(name) && !world.has(Bug::PauseForgotten) {
                 machine.pause();
@@ -147,6 +148,21 @@ impl SimStore {
                 self.life.world.witness.lock().lease_lost(now, id);
             }
         }
+    }
+}
+
+/// Lets the gates of a lane go on where they stopped, or count as used up where nobody knows.
+fn go_on(now: Time, machine: &mut Lane, name: &LaneName, stopped: Option<&Stopped>, bug: Option<Bug>) {
+    /// Longer than any throttle's period or tick.
+    const LONG_AGO: Duration = Duration::from_secs(2);
+    match bug {
+        Some(Bug::ThrottleForgotten) => return,
+        Some(Bug::BelieveTheClock) if stopped.is_some_and(|stopped| now.since(stopped.at) > LONG_AGO) => return,
+        _ => {}
+    }
+    let starts = stopped.and_then(|stopped| stopped.starts.get(name));
+    if !starts.is_some_and(|starts| machine.resume_with(now, starts)) {
+        machine.assume_spent(now);
     }
 }
 

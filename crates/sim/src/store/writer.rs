@@ -62,7 +62,9 @@ impl SimStore {
                 let rest = changes.split_off(changes.len() / 2);
                 self.commit(std::mem::replace(&mut changes, rest), Afterwards::default());
                 // No point of the store: only a life that is cut between two polls ends here.
-                tokio::task::yield_now().await;
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
             }
             self.commit(changes, afterwards);
             self.life.reach().await;
