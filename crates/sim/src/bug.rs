@@ -74,11 +74,13 @@ pub enum Bug {
     TornBatch,
     /// After an orderly stop, throttles believe the clock about how long it was.
     BelieveTheClock,
+    /// A restart forgets that an endpoint has a throttle of its own.
+    EndpointThrottleForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 35] = [
+    pub const ALL: [Bug; 36] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -114,5 +116,6 @@ impl Bug {
         Bug::SkipTheFuture,
         Bug::TornBatch,
         Bug::BelieveTheClock,
+        Bug::EndpointThrottleForgotten,
     ];
 }

@@ -16,6 +16,7 @@ use entrega_core::email::{Email, Mailbox};
 use entrega_core::job::{Body, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 use crate::drift::Drift;
@@ -83,6 +84,8 @@ pub enum Order {
 pub struct Plan {
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// What every endpoint allows, beside what its lane does.
+    pub endpoint_rate: Option<Rate>,
     /// Who comes.
     pub wishes: Vec<Wish>,
     /// Of all lives but the last.
@@ -111,9 +114,18 @@ fn lane_name(name: &str) -> LaneName {
     LaneName::new(name).expect("a lane name")
 }
 
+fn tenant_name(number: u32) -> TenantName {
+    TenantName::new(&format!("t{number}")).expect("a tenant name")
+}
+
+/// Those who are told of their mails.
+pub fn listening() -> impl Iterator<Item = TenantName> {
+    (0..TENANTS_LISTENING).map(tenant_name)
+}
+
 /// Whether somebody is told of this tenant's mails.
 pub fn is_listening(tenant: &TenantName) -> bool {
-    (0..TENANTS_LISTENING).any(|number| tenant.as_str() == format!("t{number}"))
+    listening().any(|listening| listening == *tenant)
 }
 
 impl Plan {
@@ -152,6 +164,7 @@ impl Plan {
             heal_at: START + ms(TROUBLE_MS),
             orders: orders(rng),
             drifts: drifts(rng),
+            endpoint_rate: rng.bool().then(|| Rate { max_requests: rng.u32(1..4), per_ms: rng.u64(200..1_000) }),
         }
     }
 
@@ -279,7 +292,7 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
     let key = (rng.u32(0..3) == 0).then(|| format!("key-{number}"));
     Wish {
         at: START + ms(at_ms),
-        tenant: TenantName::new(&format!("t{}", rng.u32(0..TENANTS))).expect("a tenant name"),
+        tenant: tenant_name(rng.u32(0..TENANTS)),
         key: key.clone(),
         job: NewJob {
             lane: lane_name(lane),
@@ -299,8 +312,7 @@ fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
     let at = START + ms(rng.u64(0..CALLERS_MS));
     for number in 0..14 {
         let mut wish = wish(rng, first + number);
-        let tenant = if number < 10 { "t3" } else { "t4" };
-        wish.tenant = TenantName::new(tenant).expect("a tenant name");
+        wish.tenant = tenant_name(if number < 10 { 3 } else { 4 });
         wish.at = at;
         wish.job.lane = lane_name(CALLS_LANE);
         wish.job.payload = Payload::Opaque(Body(Bytes::from_static(b"burst")));

@@ -56,7 +56,7 @@ pub fn run(seed: u64) -> Run {
 pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     let mut rng = fastrand::Rng::with_seed(seed);
     let plan = Plan::draw(&mut rng);
-    let witness = Witness::new(&plan.lanes);
+    let witness = Witness::new(plan.lanes.clone(), plan.endpoint_rate);
     let world = Arc::new(World {
         open: Mutex::new(vec![true; plan.wishes.len()]),
         orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
@@ -78,8 +78,8 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     world.witness.lock().set_clock(now, Drift::default());
     world.witness.lock().finish(now, &disk);
     drop(disk);
-    let lanes = BTreeMap::new();
-    let (trace, violation, troubles) = std::mem::replace(&mut *world.witness.lock(), Witness::new(&lanes)).close();
+    let (trace, violation, troubles) =
+        std::mem::replace(&mut *world.witness.lock(), Witness::new(BTreeMap::new(), None)).close();
     Run { trace, violation, troubles }
 }
 

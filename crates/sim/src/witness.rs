@@ -12,6 +12,7 @@ use entrega_core::job::{JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, Scope};
+use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 use crate::disk::{Change, Disk, Place, Record};
@@ -55,6 +56,8 @@ struct Seen {
 /// Sees and judges one run.
 pub struct Witness {
     lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// What every endpoint allows.
+    endpoint_rate: Option<Rate>,
     jobs: BTreeMap<JobId, Seen>,
     acknowledged: BTreeMap<JobId, Time>,
     /// By lane, and by tenant where each has a throttle; when they really were, as a destination counts them.
@@ -75,10 +78,11 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// For a run with these lanes.
-    pub fn new(lanes: &BTreeMap<LaneName, Arc<LanePolicy>>) -> Witness {
+    /// For a run with these lanes and endpoints.
+    pub fn new(lanes: BTreeMap<LaneName, Arc<LanePolicy>>, endpoint_rate: Option<Rate>) -> Witness {
         Witness {
-            lanes: lanes.clone(),
+            lanes,
+            endpoint_rate,
             jobs: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             starts: BTreeMap::new(),
@@ -283,10 +287,11 @@ impl Witness {
         let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
         let starts = self.starts.entry((lane.clone(), by_tenant.then(|| job.job.tenant.clone()))).or_default();
         let nth_last = |n: u32| starts.len().checked_sub(n as usize).map(|index| starts[index]);
-        let throttled = policy.throttle.as_ref();
-        let is_too_many = throttled
-            .and_then(|throttle| nth_last(throttle.max_requests).map(|before| now < before + throttle.per))
-            .unwrap_or(false);
+        let of_lane = policy.throttle.as_ref().map(|throttle| (throttle.max_requests, throttle.per));
+        let own = self.endpoint_rate.filter(|_| job.job.tenant.is_endpoint());
+        let is_too_many = (of_lane.into_iter())
+            .chain(own.map(|rate| (rate.max_requests, rate.per())))
+            .any(|(max, per)| nth_last(max).is_some_and(|before| now < before + per));
         let paced = policy.cadence.as_ref();
         let is_too_soon =
             paced.and_then(|cadence| nth_last(1).map(|before| now < before + cadence.min)).unwrap_or(false);

@@ -44,8 +44,9 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::CancelBeforeSync, "cancel_is_final"),
     (Bug::UnblockWithoutAttempts, "attempts_bounded"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
-    (Bug::TornBatch, "once_is_once"),
+    (Bug::TornBatch, "no_double_settle"),
     (Bug::BelieveTheClock, "throttle_respected"),
+    (Bug::EndpointThrottleForgotten, "throttle_respected"),
 ];
 
 #[test]

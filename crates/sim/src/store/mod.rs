@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega::events::WEBHOOK_LANE;
 use entrega::store::StoreError;
 use entrega_core::id::JobId;
 use entrega_core::lane::{Lane, Next, Ticket, Waiting};
@@ -33,6 +34,7 @@ use self::writer::Command;
 use crate::bug::Bug;
 use crate::disk::{Change, Record, Stopped};
 use crate::life::Life;
+use crate::plan::listening;
 
 /// Longer than any attempt, shorter than the longest outage.
 const LEASE: Duration = Duration::from_secs(4);
@@ -87,6 +89,9 @@ impl SimStore {
             let is_skipped = |record: &Record| world.has(Bug::SkipTheFuture) && record.job.accepted_at > now;
             for record in disk.waiting().filter(|record| record.job.lane == *name && !is_skipped(record)) {
                 machine.restore(now, &entry(record, world.bug));
+            }
+            if name.as_str() == WEBHOOK_LANE && !(is_restart && world.has(Bug::EndpointThrottleForgotten)) {
+                listening().for_each(|tenant| machine.set_throttle(&tenant.endpoint(HOOK), world.plan.endpoint_rate));
             }
             if is_restart {
                 go_on(now, &mut machine, name, stopped.as_ref(), world.bug);

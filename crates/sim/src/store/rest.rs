@@ -147,7 +147,8 @@ impl EndpointRegistry for SimStore {
         }
         let url = "https://listener.example.com/hook";
         let endpoint = Endpoint::new(tenant.clone(), HOOK, url, EndpointOrigin::Config, START);
-        vec![Arc::new(Endpoint { version: 1, ..endpoint })]
+        let throttle = self.life.world.plan.endpoint_rate;
+        vec![Arc::new(Endpoint { throttle, version: 1, ..endpoint })]
     }
 
     fn endpoints(&self) -> Vec<Arc<Endpoint>> {
