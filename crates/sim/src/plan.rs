@@ -262,7 +262,7 @@ fn orders(rng: &mut fastrand::Rng) -> Vec<(Time, Order)> {
     for lanes in [[CALLS_LANE, DOWN_LANE], [MAIL_LANE, WEBHOOK_LANE]] {
         if rng.bool() {
             let (at, lane) = (moment(rng), lane_name(lanes[rng.usize(0..2)]));
-            orders.push((at, Order::Pause { lane, until: at + ms(rng.u64(50..3_000)) }));
+            orders.push((at, Order::Pause { lane, until: at + ms(rng.u64(50..6_000)) }));
         }
     }
     for _ in 0..rng.u32(0..6) {
