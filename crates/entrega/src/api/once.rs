@@ -32,11 +32,18 @@ pub(super) struct Done<A> {
     status: StatusCode,
     answer: A,
     location: Option<String>,
+    is_whole: bool,
+    is_repeat: bool,
 }
 
 impl<A> Done<A> {
     pub(super) fn new(status: StatusCode, answer: A) -> Done<A> {
-        Done { status, answer, location: None }
+        Done { status, answer, location: None, is_whole: true, is_repeat: false }
+    }
+
+    /// Only a part was done: the same call may be made again, for the rest. Whether some of it was done before.
+    pub(super) fn in_part(self, is_whole: bool, is_repeat: bool) -> Done<A> {
+        Done { is_whole, is_repeat, ..self }
     }
 
     /// Where what was made can be looked at.
@@ -51,18 +58,27 @@ struct Kept {
     status: u16,
     body: Box<RawValue>,
     location: Option<String>,
+    /// Whether it is an answer to the whole of the call.
+    #[serde(skip)]
+    is_whole: bool,
+    #[serde(skip)]
+    is_repeat: bool,
 }
 
 impl Kept {
     fn new(done: Done<impl Serialize>) -> Kept {
         let body = serde_json::value::to_raw_value(&done.answer).expect("answers are JSON");
-        Kept { status: done.status.as_u16(), body, location: done.location }
+        let Done { location, is_whole, is_repeat, status, .. } = done;
+        Kept { status: status.as_u16(), body, location, is_whole, is_repeat }
     }
 
     fn response(self) -> Response {
         let mut response = (StatusCode::from_u16(self.status).unwrap_or_default(), Json(self.body)).into_response();
         if let Some(location) = self.location.and_then(|location| HeaderValue::try_from(location).ok()) {
             response.headers_mut().insert(LOCATION, location);
+        }
+        if self.is_repeat {
+            response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         }
         response
     }
@@ -83,16 +99,13 @@ pub(super) async fn once<A: Serialize>(
     match api.engine.store.begin_request(tenant, &once, now + at_most + MARGIN).await? {
         Begun::OtherRequest => Err(Refusal::KeyReused.into()),
         Begun::Running(until) => Err(ApiError::BeingMade { for_another: until.since(now) }),
-        Begun::Ended(kept) => {
-            let mut response = body::parse::<Kept>(&kept)?.response();
-            response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-            Ok(response)
-        }
+        Begun::Ended(kept) => Ok(Kept { is_repeat: true, ..body::parse(&kept)? }.response()),
         Begun::New => {
             let mut mark = Mark { api: api.clone(), tenant: tenant.clone(), once: Some(once) };
             let answered = work.await.map(Kept::new);
             // Without an answer nothing is known to have happened; the caller may try again at once.
-            let kept = answered.as_ref().ok().map(|kept| serde_json::to_vec(kept).expect("answers are JSON"));
+            let whole = answered.as_ref().ok().filter(|kept| kept.is_whole);
+            let kept = whole.map(|kept| serde_json::to_vec(kept).expect("answers are JSON"));
             if let Some(once) = mark.once.take()
                 && let Err(error) = api.engine.store.end_request(tenant, &once, kept).await
             {

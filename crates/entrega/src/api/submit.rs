@@ -27,7 +27,7 @@ use utoipa::ToSchema;
 use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes, Object};
 use super::caller::{Caller, OnceHeader, has};
-use super::once::REPLAYED;
+use super::once::{self, Done, REPLAYED, SOON};
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
 use crate::intake::{self, LABELS_MAX, NewJob, OnceKey, Refusal};
@@ -193,6 +193,8 @@ pub(super) enum ItemAnswer {
             headers(("location" = String, description = "Where a single job can be looked at"),
                 ("idempotent-replayed" = String, description = "`true` if this was answered before"))),
         (status = 207, description = "Some of an array were not taken; in order", body = Vec<ItemAnswer>),
+        (status = 409, description = "The same array is being taken; try again later", body = Problem,
+            content_type = "application/problem+json"),
         (status = 507, description = "The disk is nearly full", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -202,15 +204,16 @@ pub(super) async fn submit(
     caller: Caller,
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
-    let once = caller.once(&json)?;
-    let (mut response, is_repeat) = match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'[') => submit_many(&api, &who, &json, once, &caller).await?,
-        _ => submit_one(&api, &who, &json, once, &caller).await?,
-    };
-    if is_repeat {
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    let key = caller.once(&json)?;
+    match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        // Each job has a part of the key. The whole of it stands before them, so that another array under the same key is
+        // refused before any of it is taken.
+        Some(b'[') => {
+            let work = submit_many(&api, &who, &json, key.as_ref(), &caller);
+            once::once(&api, who.tenant(), key.as_ref(), SOON, work).await
+        }
+        _ => submit_one(&api, &who, &json, key, &caller).await,
     }
-    Ok(response)
 }
 
 async fn submit_one(
@@ -219,7 +222,7 @@ async fn submit_one(
     json: &[u8],
     once: Option<OnceKey>,
     caller: &Caller,
-) -> Result<(Response, bool), ApiError> {
+) -> Result<Response, ApiError> {
     let (tenant, job) = body::parse::<Object<JobWish>>(json)?.0.into_job(api, who, caller)?;
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once.into_iter().collect())]).await;
     let intake::Taken { id: job_id, is_repeat } = answers.pop().expect("one answer per job")?;
@@ -227,16 +230,25 @@ async fn submit_one(
     if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{job_id}")) {
         response.headers_mut().insert(LOCATION, location);
     }
-    Ok((response, is_repeat))
+    if is_repeat {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
 }
 
 async fn submit_many(
     api: &Api,
     who: &Principal,
     json: &[u8],
-    once: Option<OnceKey>,
+    once: Option<&OnceKey>,
     caller: &Caller,
-) -> Result<(Response, bool), ApiError> {
+) -> Result<Done<Vec<ItemAnswer>>, ApiError> {
+    if let Some(key) = once
+        && api.engine.store.job_once(who.tenant(), &key.key).await?.is_some()
+    {
+        // It was used for a single job.
+        return Err(Refusal::KeyReused.into());
+    }
     let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
     if !(1..=JOBS_MAX).contains(&wishes.len()) {
         return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", wishes.len())));
@@ -268,12 +280,10 @@ async fn submit_many(
         answers[place] = Some(answer.map_err(ApiError::from));
     }
     let is_repeat = answers.iter().any(|answer| matches!(answer, Some(Ok(taken)) if taken.is_repeat));
-    let status = match answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
-        true => StatusCode::CREATED,
-        false => StatusCode::MULTI_STATUS,
-    };
+    let is_whole = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
+    let status = if is_whole { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
     let items: Vec<ItemAnswer> = answers.into_iter().flatten().map(ItemAnswer::from).collect();
-    Ok(((status, Json(items)).into_response(), is_repeat))
+    Ok(Done::new(status, items).in_part(is_whole, is_repeat))
 }
 
 impl From<Result<intake::Taken, ApiError>> for ItemAnswer {

@@ -258,6 +258,7 @@ impl Engine {
                 Err(Refusal::Full { lane, capacity, retry_after: RETRY_WHEN_FULL })
             }
             Submitted::Duplicate => Err(Refusal::IdTaken { id }),
+            Submitted::Unsaved(error) => Err(Refusal::Store(error)),
         });
         outcomes.collect()
     }

@@ -277,7 +277,7 @@ pub trait RequestLog: Send + Sync + 'static {
 }
 
 /// A verb that could not be carried out.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The store has failed, or is shutting down.
     #[error("the store takes no more writes: {reason}")]

@@ -18,6 +18,8 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
+use super::StoreError;
+
 /// A job to take.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
@@ -53,6 +55,8 @@ pub enum Submitted {
     Full,
     /// A job with its id waits or runs in its lane; that one stays as it is, and nothing was kept.
     Duplicate,
+    /// It could not be written, although others beside it were.
+    Unsaved(StoreError),
     /// It was taken before, under this id; nothing was kept.
     Repeated {
         /// The first one's.

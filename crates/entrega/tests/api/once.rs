@@ -74,6 +74,20 @@ async fn a_repeated_array_with_a_bad_job_is_answered_alike() {
     assert_eq!(jobs(&world).await, 1);
 }
 
+/// An array in which one job was bad is mended and sent again under its key: that is refused before any of it is taken, for
+/// whoever is told to use a new key sends all of it again.
+#[tokio::test]
+async fn another_array_under_the_same_key_makes_nothing() {
+    let world = World::new().await;
+    let bad = json!({"request": {"url": "ftp://example.com"}});
+    post(&world, ADMIN, "many", &json!([job(1), bad])).await.expect(207);
+    let problem = post(&world, ADMIN, "many", &json!([job(1), job(2)])).await.problem(422);
+    assert_eq!(problem["type"], "urn:entrega:problem:key-reused");
+    post(&world, ADMIN, "one", &job(1)).await.expect(201);
+    post(&world, ADMIN, "one", &json!([job(2), job(3)])).await.problem(422);
+    assert_eq!(jobs(&world).await, 2);
+}
+
 /// What a job carries to its destination, as it was taken.
 async fn sent_headers(world: &World, headers: &[(&str, &str)], body: &Value) -> Value {
     let request = world.request("POST", "/v1/jobs", ADMIN).header("content-type", "application/json");

@@ -91,7 +91,7 @@ impl Batch {
 }
 
 /// A disk that did not do what it should.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
     /// Another process owns the directory.
     #[error(

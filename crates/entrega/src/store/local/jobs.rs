@@ -213,6 +213,8 @@ impl JobStore for LocalStore {
     }
 
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
+        // Of two who pause and resume at once, the last one is the last in memory and on disk.
+        let _one_at_a_time = self.shared.changes.lock().await;
         let lane = self.shared.lane(lane)?;
         let key = Key::Text(format!("paused/{}", lane.name));
         let mut batch = Batch::default();

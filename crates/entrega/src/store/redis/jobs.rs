@@ -48,13 +48,22 @@ impl JobStore for RedisStore {
                 None => by_lane.push((entry.job.lane.clone(), vec![place], vec![entry])),
             }
         }
+        let places: Vec<Vec<usize>> = by_lane.iter().map(|(_, places, _)| places.clone()).collect();
         let taken = by_lane.into_iter().map(|(lane, places, jobs)| async move {
             let submitted = shared.lane(&lane)?.submits.submit(jobs).await?;
             Ok::<_, StoreError>(places.into_iter().zip(submitted).collect::<Vec<_>>())
         });
         let mut answers = vec![Submitted::Full; count];
-        for taken in future::try_join_all(taken).await? {
-            taken.into_iter().for_each(|(place, submitted)| answers[place] = submitted);
+        let taken = future::join_all(taken).await;
+        if taken.iter().all(Result::is_err) {
+            return taken.into_iter().find_map(Result::err).map_or(Ok(answers), Err);
+        }
+        // What one lane has taken is taken, whatever another says.
+        for (taken, places) in taken.into_iter().zip(places) {
+            match taken {
+                Ok(taken) => taken.into_iter().for_each(|(place, submitted)| answers[place] = submitted),
+                Err(error) => places.into_iter().for_each(|place| answers[place] = Submitted::Unsaved(error.clone())),
+            }
         }
         Ok(answers)
     }

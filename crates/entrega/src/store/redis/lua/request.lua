@@ -10,11 +10,8 @@ local function keep(kept)
 end
 
 if what == 'end' then
-  if ARGV[6] then
-    keep({ request = hash, answer = ARGV[6] })
-  else
-    redis.call('DEL', key)
-  end
+  -- Without an answer the same request may be made again at once; another one under this key may not.
+  keep({ request = hash, answer = ARGV[6], till = 0 })
   return { 'done', false }
 end
 local kept = redis.call('GET', key)
