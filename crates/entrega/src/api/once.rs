@@ -24,6 +24,8 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// How long others wait for a call that only writes: should its node die, they may make it again then.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
+/// Others need not wait for work whose parts happen once by themselves.
+pub(super) const AT_ONCE: Duration = Duration::ZERO;
 /// What is added to that: a call ends a little after its deadline.
 const MARGIN: Duration = Duration::from_secs(10);
 
@@ -96,7 +98,8 @@ pub(super) async fn once<A: Serialize>(
     let Some(key) = key else { return work.await.map(|done| Kept::new(done).response()) };
     let now = api.engine.clock.now();
     let once = Once { key: key.key.clone(), request: key.request, expires: now + key.lasts };
-    match api.engine.store.begin_request(tenant, &once, now + at_most + MARGIN).await? {
+    let runs_until = if at_most == AT_ONCE { now } else { now + at_most + MARGIN };
+    match api.engine.store.begin_request(tenant, &once, runs_until).await? {
         Begun::OtherRequest => Err(Refusal::KeyReused.into()),
         Begun::Running(until) => Err(ApiError::BeingMade { for_another: until.since(now) }),
         Begun::Ended(kept) => Ok(Kept { is_repeat: true, ..body::parse(&kept)? }.response()),

@@ -27,7 +27,7 @@ use utoipa::ToSchema;
 use super::auth::{Principal, Sender};
 use super::body::{self, JsonBytes, Object};
 use super::caller::{Caller, OnceHeader, has};
-use super::once::{self, Done, REPLAYED, SOON};
+use super::once::{self, AT_ONCE, Done, REPLAYED};
 use super::problem::{ApiError, Problem};
 use super::{Api, schema};
 use crate::intake::{self, LABELS_MAX, NewJob, OnceKey, Refusal};
@@ -193,8 +193,6 @@ pub(super) enum ItemAnswer {
             headers(("location" = String, description = "Where a single job can be looked at"),
                 ("idempotent-replayed" = String, description = "`true` if this was answered before"))),
         (status = 207, description = "Some of an array were not taken; in order", body = Vec<ItemAnswer>),
-        (status = 409, description = "The same array is being taken; try again later", body = Problem,
-            content_type = "application/problem+json"),
         (status = 507, description = "The disk is nearly full", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -206,11 +204,11 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiError> {
     let key = caller.once(&json)?;
     match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        // Each job has a part of the key. The whole of it stands before them, so that another array under the same key is
-        // refused before any of it is taken.
+        // Each job has a part of the key, and happens once by it. The whole key stands before them, so that another array
+        // under it is refused before any of it is taken.
         Some(b'[') => {
             let work = submit_many(&api, &who, &json, key.as_ref(), &caller);
-            once::once(&api, who.tenant(), key.as_ref(), SOON, work).await
+            once::once(&api, who.tenant(), key.as_ref(), AT_ONCE, work).await
         }
         _ => submit_one(&api, &who, &json, key, &caller).await,
     }
