@@ -3,10 +3,10 @@
 //! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
 //!
 //! # Layout
-//! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what was asked; `once`: what a key makes happen once; `problem`: what went wrong;
-//!   `mask`: what is not shown
-//! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`, `export`, `replays`, `tenants`, `endpoints` (`secrets`),
-//!   `deliveries`, `events`, `keys`, `health`: the calls, by noun
+//! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
+//!   was asked; `once`: what a key makes happen once; `problem`: what went wrong; `mask`: what is not shown
+//! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`,
+//!   `export`, `replays`, `tenants`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;

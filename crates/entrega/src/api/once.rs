@@ -1,6 +1,6 @@
 //! Calls that a key makes happen once, where their work is not a job of its own with the key in the same write.
-//! Invariant: of many who call at once with one key, one does the work; whoever calls again later gets its answer, for a day.
-//! A call that failed is forgotten, so that it can be made again.
+//! Invariant: of many who call at once with one key, one does the work, unless its parts happen once by themselves; whoever
+//! calls again later gets its answer, for a day. A call that failed may be made again, and no other under its key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +22,11 @@ use crate::store::{Begun, Once};
 /// Says that an answer was given before.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// How long others wait for a call that only writes: should its node die, they may make it again then.
-pub(super) const SOON: Duration = Duration::from_secs(30);
-
+const SOON: Duration = Duration::from_secs(30);
+/// What is added to how long a call takes at most: it ends a little after its deadline.
+const MARGIN: Duration = Duration::from_secs(10);
 /// Others need not wait for work whose parts happen once by themselves.
 pub(super) const AT_ONCE: Duration = Duration::ZERO;
-/// What is added to that: a call ends a little after its deadline.
-const MARGIN: Duration = Duration::from_secs(10);
 
 /// What a call is answered.
 pub(super) struct Done<A> {
@@ -43,7 +42,7 @@ impl<A> Done<A> {
         Done { status, answer, location: None, is_whole: true, is_repeat: false }
     }
 
-    /// Only a part was done: the same call may be made again, for the rest. Whether some of it was done before.
+    /// Whether all of it was done, or the same call may be made again for the rest; and whether some was done before.
     pub(super) fn in_part(self, is_whole: bool, is_repeat: bool) -> Done<A> {
         Done { is_whole, is_repeat, ..self }
     }
