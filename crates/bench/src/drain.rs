@@ -18,7 +18,7 @@ use crate::ours;
 use crate::rate::Rate;
 use crate::sink::Sink;
 
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Jobs per second of an engine that is not running yet; it has stopped when this returns.
 pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {

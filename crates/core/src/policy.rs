@@ -300,6 +300,12 @@ impl LanePolicy {
         }
     }
 
+    /// Whether something judges each start and learns from each attempt: a gate of the lane or of its tenants, or the
+    /// throttle that an endpoint may get at any time.
+    pub fn has_gates(&self) -> bool {
+        self.throttle.is_some() || self.breaker.is_some() || self.cadence.is_some() || self.calls_endpoints()
+    }
+
     /// Whether its jobs go to endpoints, each of which may have a throttle of its own.
     pub fn calls_endpoints(&self) -> bool {
         self.channel == "webhook"

@@ -23,17 +23,66 @@ async fn an_attempt_that_takes_three_leases_is_not_taken_over() {
     bounded(async {
         let world = World::by_server(redis::shared()).leased_for(SHORT_LEASE);
         let [slow, other] = world.nodes().await;
-        let id = slow.add("http", "acme").await;
-        let claimed = slow.claim_one("http").await;
+        let ids = [slow.add("http", "acme").await, slow.add("http", "acme").await];
+        let mut claimed = slow.claim("http", 2).await.jobs;
         let until = slow.now() + 3 * SHORT_LEASE;
         while slow.now() < until {
-            assert!(other.claim_ids("http").await.is_empty(), "its lease is renewed");
+            assert!(other.claim_ids("http").await.is_empty(), "their leases are renewed");
             // reason: an attempt that takes its time is what is tested
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        slow.done(claimed).await;
-        assert_eq!(other.state(id).await, JobState::Done);
+        slow.done(claimed.remove(0)).await;
+        assert_eq!(other.state(ids[0]).await, JobState::Done);
         assert_eq!(slow.store.health().stale_settlements, 0);
+
+        drop((claimed, slow));
+        let take = async || other.claim("http", 2).await.jobs.pop().ok_or_else(|| "nothing".to_owned());
+        let taken = eventually(SHORT_LEASE + SLACK, "a renewed lease ends as well", take).await;
+        assert_eq!((taken.job.id, taken.attempt), (ids[1], 1));
+    })
+    .await;
+}
+
+/// One lease is for all jobs of a claim, and outlives those that have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_claimed_again_is_not_given_back_with_its_first_claim() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let [one, other] = World::by_hand(redis::shared()).nodes().await;
+        let ids = [one.add("http", "acme").await, one.add("http", "acme").await, one.add("http", "acme").await];
+        let mut claimed = one.claim("http", 3).await.jobs;
+        one.done(claimed.remove(0)).await;
+        one.retry(claimed.remove(0), Duration::from_secs(1)).await;
+        one.advance(LEASE / 2);
+        assert_eq!(one.claim_ids("http").await, [ids[1]]);
+        one.advance(LEASE / 2);
+        assert_eq!(other.claim_ids("http").await, [ids[2]], "only this one was abandoned");
+        one.advance(LEASE / 2);
+        assert_eq!(other.claim_ids("http").await, [ids[1]]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nothing_is_attempted_no_lease_is_kept() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let server = redis::shared();
+        let world = World::by_hand(server);
+        let node = world.node().await;
+        let leases = format!("{}:{{http}}:leases", world.options.prefix);
+        node.submit_all((0..20).map(|_| node.job("http", "acme")).collect()).await;
+        let claimed = node.claim("http", 20).await.jobs;
+        assert_eq!((claimed.len(), server.command(&["ZCARD", &leases]).as_str()), (20, "1"));
+        for claimed in claimed {
+            node.done(claimed).await;
+        }
+        assert!(node.claim_ids("http").await.is_empty());
+        assert_eq!(server.command(&["ZCARD", &leases]), "0");
     })
     .await;
 }

@@ -177,7 +177,7 @@ async fn what_a_later_version_wrote_is_not_touched() {
         assert!(refusal.contains("format 99") && refusal.contains("the program that wrote it"), "{refusal}");
         assert_eq!(server.command(&["HGETALL", &registry]), "format\n99");
         assert_eq!(server.command(&["DBSIZE"]), "1");
-        assert_eq!(server.command(&["HSET", &registry, "format", "3"]), "0");
+        assert_eq!(server.command(&["HSET", &registry, "format", "4"]), "0");
         world.node().await.add("http", "acme").await;
     })
     .await;

@@ -20,7 +20,7 @@ use crate::store::{ClaimBatch, ClaimedJob};
 
 /// Lanes with fewer slots do not claim ahead, and none claims more.
 const SLOTS_MIN: u32 = 16;
-const AHEAD_MAX: usize = 256;
+const AHEAD_MAX: usize = 384;
 /// Calls that claim ahead at once, for each lane.
 pub(super) const CALLS: usize = 2;
 /// For how long ahead a lane claims, at the pace of its last attempts.
@@ -87,28 +87,26 @@ impl Pace {
 }
 
 impl Ahead {
-    /// Four times as many as the lane has slots, unless every start is judged by a gate.
+    /// Six times as many as the lane has slots, unless every start is judged by a gate.
     pub(super) fn new(is_wanted: bool, policy: &LanePolicy) -> Ahead {
-        let has_gate = policy.throttle.is_some() || policy.breaker.is_some() || policy.cadence.is_some();
-        // An endpoint may get a throttle of its own at any time.
-        let is_judged = has_gate || policy.calls_endpoints();
-        let max = match is_judged || !is_wanted || policy.concurrency < SLOTS_MIN {
+        let max = match policy.has_gates() || !is_wanted || policy.concurrency < SLOTS_MIN {
             true => 0,
-            false => (4 * policy.concurrency as usize).min(AHEAD_MAX),
+            false => (6 * policy.concurrency as usize).min(AHEAD_MAX),
         };
         Ahead { max, stock: Mutex::default(), room: Notify::new() }
     }
 
-    /// How many jobs one call claims: a call for few costs nearly as much as one for many.
-    fn at_once(&self) -> usize {
-        self.max / 4
+    /// How many jobs one call claims of `most`: a third, so that the rest lasts until it answers. A call for few costs
+    /// nearly as much as one for many.
+    fn at_once(&self, most: usize) -> usize {
+        (most / 3).max(self.max / 6)
     }
 
     /// How many jobs to claim ahead now, if it is worth a call.
     fn want(&self) -> Option<Asked> {
         let mut stock = self.stock.lock();
         let most = self.max.min(stock.pace.in_horizon);
-        let wanted = self.at_once();
+        let wanted = self.at_once(most);
         let is_worth_it = wanted > 0 && stock.jobs.len() + stock.wanted + wanted <= most;
         is_worth_it.then(|| {
             stock.wanted += wanted;
@@ -138,7 +136,7 @@ impl Ahead {
         stock.pace.take(count, now);
         let jobs = stock.jobs.drain(..count).collect();
         let expired = std::mem::take(&mut stock.expired);
-        if stock.jobs.len() + self.at_once() <= self.max {
+        if stock.jobs.len() + self.at_once(self.max) <= self.max {
             self.room.notify_one();
         }
         let more = (count < max && stock.wanted == 0).then(|| self.max.min(stock.pace.in_horizon));
@@ -238,7 +236,7 @@ mod tests {
         for each in [Duration::from_millis(1), Duration::from_millis(100)] {
             assert_eq!(wanted(&paced(100, each)), None, "{each:?}");
         }
-        assert_eq!(wanted(&paced(1_000, Duration::from_micros(50))), Some(64));
+        assert_eq!(wanted(&paced(1_000, Duration::from_micros(50))), Some(128));
     }
 
     #[test]

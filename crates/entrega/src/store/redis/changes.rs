@@ -11,7 +11,7 @@ use super::link::store_error;
 use super::script::{Call, Verb};
 use super::submits::state_named;
 use super::{LaneCell, Shared};
-use crate::store::{ChangeError, ClaimedJob, JobView, StoreError, records};
+use crate::store::{ChangeError, JobView, StoreError, records};
 
 impl Shared {
     /// Makes a change; says `ok`, or where the job stands instead.
@@ -129,20 +129,13 @@ impl Shared {
     }
 
     /// A job whose record cannot be read is blocked with the reason: nothing of it is thrown away.
-    pub(super) async fn set_aside(
-        &self,
-        lane: &LaneCell,
-        id: JobId,
-        token: u64,
-        reason: &str,
-    ) -> Result<Option<ClaimedJob>, StoreError> {
+    pub(super) async fn set_aside(&self, lane: &LaneCell, id: JobId, token: u64, reason: &str) {
         self.note_unreadable(&id.to_string(), &reason);
         let set_aside = self.change(lane, "set_aside", |call| call.arg(id.as_bytes()).arg(token).arg(reason)).await;
         if let Err(error) = set_aside {
             // Its lease ends, and whoever claims it next comes here again.
             tracing::warn!(jobId = %id, errorReason = %error, "A job that cannot be read could not be set aside");
         }
-        Ok(None)
     }
 }
 

@@ -32,7 +32,7 @@
 //! | `starts`, `starts:<tenant>` | list: the last starts, for the throttle |
 //! | `own:<tenant>` | list: the last starts, for the tenant's own throttle |
 //! | `delays` | sorted set: jobs by when they are due |
-//! | `leases` | sorted set: running jobs by when their lease ends |
+//! | `leases` | sorted set: the id and token of each job of a claim, or of one job whose lease was renewed, by when that ends |
 //! | `nodes` | hash: node → attempts under way |
 //! | `waited` | sorted set: jobs that somebody on some node waits for |
 //! | `dead` | hash: id → the dead letter as JSON, as it was buried |
@@ -52,7 +52,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// The version of all this; a program that knows only older ones must not touch it.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 
 /// What scripts are told about a lane.
 pub(super) struct LaneKeys {

@@ -13,6 +13,7 @@ use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::answer::micros;
 use super::script::Call;
@@ -42,6 +43,8 @@ pub(super) struct Sending {
     pub(super) id: JobId,
     pub(super) token: u64,
     pub(super) becomes: Becomes,
+    /// Delivered, with nothing that follows from it and no gate that learns from it: most are.
+    is_plain: bool,
     lesson: Lesson,
     took: Duration,
     /// When it is tried again, or when it died.
@@ -52,6 +55,7 @@ pub(super) struct Sending {
     expires: Time,
     /// Jobs for other lanes.
     pub(super) causes: Option<Vec<u8>>,
+    handed_in: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -73,6 +77,21 @@ impl Default for Settlements {
 pub(super) struct Batch<'a> {
     settlements: &'a Settlements,
     pub(super) sent: Vec<Sending>,
+}
+
+impl Batch<'_> {
+    /// Adds them to a call, the plain ones in few words.
+    pub(super) fn carry(&self, call: Call) -> Call {
+        let (plain, others): (Vec<&Sending>, Vec<&Sending>) = self.sent.iter().partition(|sending| sending.is_plain);
+        let mut heads = Vec::with_capacity(24 * plain.len());
+        for sending in &plain {
+            heads.extend_from_slice(sending.id.as_bytes());
+            heads.extend_from_slice(&(sending.token as f64).to_be_bytes());
+        }
+        let call = plain.iter().fold(call.arg(heads), |call, sending| call.arg(&sending.record));
+        let ids: Vec<u8> = others.iter().flat_map(|sending| *sending.id.as_bytes()).collect();
+        others.iter().fold(call.arg(ids), |call, sending| sending.carry(call))
+    }
 }
 
 impl Drop for Batch<'_> {
@@ -104,8 +123,9 @@ impl Settlements {
         self.waiting.lock().iter().any(|sending| sending.id == id)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
+    /// When the first of them was handed in, if there is one.
+    pub(super) fn first_handed_in(&self) -> Option<Instant> {
+        self.waiting.lock().front().map(|sending| sending.handed_in)
     }
 
     /// Waits until everything handed in so far has been taken.
@@ -141,10 +161,12 @@ impl Shared {
         let now = self.clock.now();
         let Settlement { ticket, job, generation, attempts, transition, lesson, took, answer, causes } = settlement;
         let Held::Lease(token) = ticket.0 else { panic!("a settlement with another store's ticket") };
+        let is_done = matches!(transition, Transition::Done);
         let mut sending = Sending {
             id: job.id,
             token,
             becomes: Becomes::Done,
+            is_plain: is_done && causes.is_empty() && !lane.policy.has_gates(),
             lesson,
             took,
             at: now,
@@ -152,6 +174,7 @@ impl Shared {
             text: None,
             expires: Time::NEVER,
             causes: (!causes.is_empty()).then(|| records::encode(&causes)),
+            handed_in: self.clock.instant(now),
             _permit: permit,
         };
         match transition {
@@ -183,7 +206,7 @@ impl Shared {
 
 impl Sending {
     /// Adds it to a call.
-    pub(super) fn carry(&self, call: Call) -> Call {
+    fn carry(&self, call: Call) -> Call {
         let (lesson, pause) = match self.lesson {
             Lesson::Up => (1, None),
             Lesson::Down => (2, None),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use entrega_core::id::JobId;
-use entrega_core::job::Job;
+use entrega_core::job::{Attempt, Job};
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use redis::{RedisError, Value};
@@ -41,9 +41,11 @@ pub(super) struct Turns {
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
     loop {
         lane.settlements.some.notified().await;
-        tokio::time::sleep(if lane.ahead.is_busy() { GATHER_BUSY } else { GATHER }).await;
-        while !lane.settlements.is_empty() {
-            if let Err(error) = shared.turn(&lane, 0).await {
+        while let Some(handed_in) = lane.settlements.first_handed_in() {
+            let wait = shared.clock.until(handed_in + if lane.ahead.is_busy() { GATHER_BUSY } else { GATHER });
+            if wait > Duration::ZERO {
+                tokio::time::sleep(wait).await;
+            } else if let Err(error) = shared.turn(&lane, 0).await {
                 tracing::warn!(lane = %lane.name, errorReason = %error, "Settlements could not be written; they are kept and tried again");
                 tokio::time::sleep(PAUSE).await;
             }
@@ -62,11 +64,10 @@ impl Shared {
         let sent_at = self.clock.now();
         let lease = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
         let call = Call::new(self, lane, Verb::Turn).arg(self.node_of(lane)).arg(max).arg(lease);
-        let ids: Vec<u8> = batch.sent.iter().flat_map(|sending| *sending.id.as_bytes()).collect();
-        let call = batch.sent.iter().fold(call.arg(ids), |call, sending| sending.carry(call));
-        let answer = call.make_on(self, line).await.inspect_err(|_| {
+        let lost = |_: &RedisError| {
             lane.turns.lost_claims.fetch_add(u32::from(max > 0), Ordering::Relaxed);
-        })?;
+        };
+        let answer = batch.carry(call).make_on(self, line).await.inspect_err(lost)?;
         let settled = std::mem::take(&mut batch.sent);
         lane.turns.let_go(&settled);
         let ended: Vec<_> =
@@ -76,7 +77,9 @@ impl Shared {
         }
         drop(settled);
         self.waiters.tell(&ended);
-        let batch = self.read_turn(lane, answer, sent_at).await?;
+        let batch = self.read_turn(lane, answer, sent_at).await.inspect_err(|_| {
+            lane.turns.lost_claims.fetch_add(1, Ordering::Relaxed);
+        })?;
         Ok(ClaimBatch { wake_at: claims_from.or(batch.wake_at), ..batch })
     }
 
@@ -85,9 +88,9 @@ impl Shared {
         format!("{}.{}", self.node, lane.turns.lost_claims.load(Ordering::Relaxed))
     }
 
-    async fn read_turn(&self, lane: &LaneCell, answer: Value, sent_at: Time) -> Result<ClaimBatch, StoreError> {
+    async fn read_turn(&self, lane: &LaneCell, answer: Value, sent_at: Time) -> Result<ClaimBatch, TurnError> {
         let reader = Reader("a claim");
-        let [server_now, come_back, stale, expired, jobs] = reader.fields(answer)?;
+        let [server_now, come_back, stale, expired, jobs, carried] = reader.fields(answer)?;
         let offset = Offset { server: reader.number(&server_now)?, node: sent_at.as_micros() };
         for id in reader.ids(stale)? {
             self.stale.fetch_add(1, Ordering::Relaxed);
@@ -98,9 +101,14 @@ impl Shared {
         self.waiters.tell(&expired.iter().map(|left| left.id).collect::<Vec<_>>());
         let mut batch = ClaimBatch { jobs: Vec::new(), expired, wake_at: None };
         batch.wake_at = reader.moment(&come_back)?.map(|at| offset.to_node(at));
-        let mut fields = reader.rows(jobs)?.into_iter();
-        while let (Some(head), Some(record), Some(history)) = (fields.next(), fields.next(), fields.next()) {
-            batch.jobs.extend(self.read_job(lane, [head, record, history], offset).await?);
+        let heads = read_heads(jobs)?;
+        let carried = self.carried(lane, &heads, reader.rows(carried)?).await?;
+        for (head, carried) in heads.into_iter().zip(carried) {
+            match carried.read() {
+                Ok((job, history)) => batch.jobs.push(head.claimed(job, history, offset)),
+                // It waits for an operator.
+                Err(reason) => self.set_aside(lane, head.id, head.token, &reason).await,
+            }
         }
         let now = self.clock.now();
         let lease = |claimed: &ClaimedJob| match claimed.ticket.0 {
@@ -111,59 +119,119 @@ impl Shared {
         Ok(batch)
     }
 
-    /// A job to attempt; `None` for one whose record cannot be read: it waits for an operator.
-    async fn read_job(
+    /// What claimed jobs carry: it came along if they are few, and is asked for otherwise.
+    async fn carried(
         &self,
         lane: &LaneCell,
-        [head, record, history]: [Value; 3],
-        offset: Offset,
-    ) -> Result<Option<ClaimedJob>, StoreError> {
-        let reader = Reader("a claim");
-        let head = reader.bytes(head)?.unwrap_or_default();
-        let head = Head::read(&head).ok_or_else(|| reader.wrong("the head of a job is too short"))?;
-        let record = reader.bytes(record)?;
-        let job = record.as_deref().map(records::decode::<Job>).transpose();
-        let history = reader.bytes(history)?.as_deref().map(records::decode).transpose();
-        let (job, history) = match (job, history) {
-            (Ok(Some(job)), Ok(history)) => (job, history.unwrap_or_default()),
-            (Ok(None), _) => return self.set_aside(lane, head.id, head.token, "its record is missing").await,
-            (Err(error), _) | (_, Err(error)) => {
-                return self.set_aside(lane, head.id, head.token, &error.to_string()).await;
-            }
+        heads: &[Head],
+        came_along: Vec<Value>,
+    ) -> Result<Vec<Carried>, TurnError> {
+        let reader = Reader("what claimed jobs carry");
+        let [records, histories] = match <[Value; 2]>::try_from(came_along) {
+            Ok(came_along) => came_along,
+            Err(_) if heads.is_empty() => return Ok(Vec::new()),
+            Err(_) => [self.values(lane, "jobs", heads).await?, self.histories(lane, heads).await?],
         };
-        Ok(Some(ClaimedJob {
-            ticket: Ticket(Held::Lease(head.token)),
-            job,
-            attempt: head.attempt.into(),
-            generation: head.generation,
-            history,
-            expires: offset.to_node(head.expires),
-            past_breaker: head.past_breaker,
-        }))
+        let (records, mut histories) = (reader.rows(records)?, reader.rows(histories)?);
+        if records.len() != heads.len() {
+            return Err(reader.wrong(format!("{} records of {} jobs", records.len(), heads.len())).into());
+        }
+        histories.resize(heads.len(), Value::Nil);
+        let read = |(record, history)| Ok(Carried { record: reader.bytes(record)?, history: reader.bytes(history)? });
+        Ok(records.into_iter().zip(histories).map(read).collect::<Result<_, StoreError>>()?)
+    }
+
+    /// Most jobs have none.
+    async fn histories(&self, lane: &LaneCell, heads: &[Head]) -> Result<Value, RedisError> {
+        match heads.iter().any(|head| head.has_history) {
+            true => self.values(lane, "history", heads).await,
+            false => Ok(Value::Array(Vec::new())),
+        }
+    }
+
+    async fn values(&self, lane: &LaneCell, hash: &str, heads: &[Head]) -> Result<Value, RedisError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(lane.keys.key(hash));
+        for head in heads {
+            command.arg(head.id.as_bytes());
+        }
+        self.link.call(&command).await
     }
 }
 
-/// What a claim says of a job beside what it carries.
+/// What belongs to a job beside its entry.
+struct Carried {
+    record: Option<Vec<u8>>,
+    history: Option<Vec<u8>>,
+}
+
+impl Carried {
+    /// The job and its failed attempts, or why they cannot be read.
+    fn read(self) -> Result<(Job, Vec<Attempt>), String> {
+        let record = self.record.ok_or("its record is missing")?;
+        let job = records::decode(&record).map_err(|error| error.to_string())?;
+        let history = self.history.as_deref().map(records::decode).transpose().map_err(|error| error.to_string())?;
+        Ok((job, history.unwrap_or_default()))
+    }
+}
+
+/// Ids and entries, one after the other.
+fn read_heads(jobs: Value) -> Result<Vec<Head>, StoreError> {
+    let reader = Reader("a claim");
+    let mut fields = reader.rows(jobs)?.into_iter();
+    let mut heads = Vec::with_capacity(fields.len() / 2);
+    while let (Some(id), Some(entry)) = (fields.next(), fields.next()) {
+        let entry = reader.bytes(entry)?.unwrap_or_default();
+        heads.push(Head::read(reader.id(id)?, &entry).ok_or_else(|| reader.wrong("the entry of a job is too short"))?);
+    }
+    Ok(heads)
+}
+
+/// What a claim says of a job; what it carries is asked for.
 struct Head {
     id: JobId,
     token: u64,
     attempt: u16,
     generation: u8,
+    has_history: bool,
     expires: Time,
     past_breaker: bool,
 }
 
+/// The place of a running job that went past an open breaker.
+const PAST: u8 = 5;
+
 impl Head {
-    fn read(bytes: &[u8]) -> Option<Head> {
-        let mut fields = Packed(bytes);
+    /// From its entry, as `lua/lane/entries.lua` packs it.
+    fn read(id: JobId, entry: &[u8]) -> Option<Head> {
+        let mut fields = Packed(entry);
+        let [place, _, generation, has_history] = fields.take(4)?.try_into().ok()?;
+        let attempt = u16::from_be_bytes(fields.take(2)?.try_into().ok()?);
+        let _size = fields.take(4)?;
+        let _due = fields.number()?;
+        let expires = fields.moment()?;
+        let token = fields.number()? as u64;
         Some(Head {
-            id: JobId::from_bytes(fields.take(16)?.try_into().ok()?),
-            token: fields.number()? as u64,
-            attempt: u16::from_be_bytes(fields.take(2)?.try_into().ok()?),
-            generation: fields.take(1)?[0],
-            expires: fields.moment()?,
-            past_breaker: fields.take(1)?[0] == 1,
+            id,
+            token,
+            attempt,
+            generation,
+            has_history: has_history == 1,
+            expires,
+            past_breaker: place == PAST,
         })
+    }
+
+    fn claimed(self, job: Job, history: Vec<Attempt>, offset: Offset) -> ClaimedJob {
+        ClaimedJob {
+            ticket: Ticket(Held::Lease(self.token)),
+            job,
+            attempt: self.attempt.into(),
+            generation: self.generation,
+            history,
+            expires: offset.to_node(self.expires),
+            past_breaker: self.past_breaker,
+        }
     }
 }
 

@@ -1,29 +1,48 @@
 -- One round of a node at its desk: what it attempted is settled, and it takes its next jobs.
--- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] the ids of the jobs that are settled; then for each
--- of these a head, a record, and a code or reason and an outbox where the head says so.
--- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, and for each
--- job to attempt a head, its record, its history or nothing.
+-- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] id and token of each job that was delivered where no
+-- gate learns from it, then the record of each. After these the ids of the other jobs that are settled, and for each of
+-- them a head, a record, and a code or reason and an outbox where the head says so.
+-- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, each job to
+-- attempt with its entry, and what these carry, if they are few: their records, and their histories. What many carry the
+-- node asks for, because whatever passes through a script costs the server several times as much.
 
 -- Id, token, what becomes of it, lesson, pause, took, a moment, an expiry, whether there is a text, and an outbox.
 local SETTLED = '>c16dBBddddBB'
 local LESSONS = { 'up', 'down', 'slower', 'nothing', 'apart', 'unused' }
--- Id, token, attempt, generation, expiry, whether it went past an open breaker.
-local TO_ATTEMPT = '>c16dHBdB'
 -- What the jobs of one claim carry, at most: an answer must not take long to send.
 local CARRIED_MAX = 8388608
+local FEW = 8
 
 local node, max, lease = ARGV[4], math.min(tonumber(ARGV[5]), MOVES_MAX), tonumber(ARGV[6])
--- Written out once: making a text of a number this long is slow.
-local lease_end = string.format('%d', now + lease)
 
 local records, histories, histories_gone, settled, stale = {}, {}, {}, 0, {}
 
 -- Most jobs are delivered at once and stand behind no gate. For those the rules come down to a few counts, and nothing
 -- is kept in tables: what is to be written is listed right away.
 local LIVE, SIZES = P .. 'live', state.sizes
-local live_set, live_gone, leases_set, leases_gone, arrivals_gone = {}, {}, {}, {}, { [0] = {}, {}, {} }
+local sub, unpack_struct, pack_struct = string.sub, struct.unpack, struct.pack
+local gone, gone_count, arrivals_gone = {}, 0, { [0] = {}, {}, {} }
 -- Read once; from here on the count is kept in `nodes`.
 lane.node_running(node)
+
+-- What entries begin with, up to their attempts (see `FORMAT`); read once for all that begin alike.
+local beginnings = {}
+local function beginning(packed)
+  local text = sub(packed, 1, 6)
+  local known = beginnings[text]
+  if not known then
+    local place, priority, generation, has_history, attempt = unpack_struct('>BBBBH', text)
+    local kind = attempt > 0 and 2 or generation > 0 and 3 or 5
+    known = { place = place, priority = priority, generation = generation, has_history = has_history == 1,
+      attempt = attempt, running = priority * 5 + 1, waiting = priority * 5 + kind,
+      started = pack_struct('>BBBBH', RUNNING, priority, generation, has_history, math.min(attempt + 1, 65535)) }
+    beginnings[text] = known
+  end
+  return known
+end
+
+-- What entries end with: the tenant, and the node that attempts it.
+local function ending(name, runner) return pack_struct('>Bc0Bc0', #name, name, #runner, runner) end
 
 local function set(list, id, bytes)
   list[#list + 1] = id
@@ -76,42 +95,75 @@ local function settle(id, token, kind, lesson, pause, took, moment, expires, rec
   settled = settled + 1
 end
 
+-- The tenant of a job that this node attempts and that stands behind no gate; `false` for others.
+local ours = {}
+local function our_tenant(packed)
+  local text = sub(packed, 35)
+  local t = ours[text]
+  if t == nil then
+    local name, runner = unpack_struct('>Bc0Bc0', text)
+    t = runner == node and lane.enter(name) or false
+    if t and t.gate then t = false end
+    if t then tenants_touched[name] = true end
+    ours[text] = t
+  end
+  return t
+end
+
 -- Settles a job that was delivered and stands behind no gate; whether it was one.
 local function settle_plain(id, token, packed, record)
-  local place, priority, generation, has_history, _, _, _, _, held, whose, runner = struct.unpack(FORMAT, packed)
-  local t = tenants[whose] or lane.enter(whose)
-  if place ~= RUNNING or held ~= token or generation > 0 or runner ~= node or t.gate then return false end
+  local begins = beginning(packed)
+  if begins.place ~= RUNNING or begins.generation > 0 or sub(packed, 27, 34) ~= token then return false end
+  local t = our_tenant(packed)
+  if not t then return false end
   t.running = t.running - 1
-  tenants_touched[whose] = true
   if t.parked == -1 then lane.unpark(t) end
   nodes[node] = nodes[node] - 1
-  SIZES[priority * 5 + 1] = SIZES[priority * 5 + 1] - 1
-  live_gone[#live_gone + 1] = id
-  leases_gone[#leases_gone + 1] = id .. LEASE_TAIL
-  set(records, id, record)
-  if has_history == 1 then histories_gone[#histories_gone + 1] = id end
+  SIZES[begins.running] = SIZES[begins.running] - 1
+  gone_count = gone_count + 1
+  gone[gone_count] = id
+  local place = 2 * gone_count
+  records[place - 1] = id
+  records[place] = record
+  if begins.has_history then histories_gone[#histories_gone + 1] = id end
   lane.note_end(id)
   entries[id] = false
   settled = settled + 1
   return true
 end
 
-local function settle_all()
-  local ids = {}
-  for id in string.gmatch(ARGV[7], '................') do ids[#ids + 1] = id end
-  if #ids == 0 then return end
-  local found = redis.call('HMGET', LIVE, unpack(ids))
-  local at = 8
-  for index = 1, #ids do
-    local id, token, kind, lesson, pause, took, moment, expires, has_text, has_outbox =
-      struct.unpack(SETTLED, ARGV[at])
-    local record, packed = ARGV[at + 1], found[index]
-    local is_plain = kind == 1 and has_outbox == 0 and packed and not lane_gate and entries[id] == nil
-    if not (is_plain and settle_plain(id, token, packed, record)) then
+-- The jobs that were delivered where no gate learns from it. Gives where the rest begins.
+local function settle_delivered()
+  local delivered, ids = ARGV[7], {}
+  local count = #delivered / LEASED
+  for index = 1, count do ids[index] = sub(delivered, LEASED * index - 23, LEASED * index - 8) end
+  if count == 0 then return 8 end
+  local found, slow = redis.call('HMGET', LIVE, unpack(ids)), {}
+  for index = 1, count do
+    local id, packed, token = ids[index], found[index], sub(delivered, LEASED * index - 7, LEASED * index)
+    if not (packed and not lane_gate and entries[id] == nil and settle_plain(id, token, packed, ARGV[7 + index])) then
       if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
-      settle(id, token, kind, lesson, pause, took, moment, expires, record, has_text == 1 and ARGV[at + 2],
-        has_outbox == 1 and ARGV[at + 2 + has_text])
+      slow[#slow + 1] = index
     end
+  end
+  for _, index in ipairs(slow) do
+    local token = unpack_struct('>d', delivered, LEASED * index - 7)
+    settle(ids[index], token, 1, 1, -1, 0, now, FOREVER, ARGV[7 + index])
+  end
+  return 8 + count
+end
+
+local function settle_all()
+  local at = settle_delivered()
+  local ids = {}
+  for id in string.gmatch(ARGV[at], '................') do ids[#ids + 1] = id end
+  if #ids > 0 then lane.preload(ids) end
+  at = at + 1
+  for _ = 1, #ids do
+    local id, token, kind, lesson, pause, took, moment, expires, has_text, has_outbox =
+      unpack_struct(SETTLED, ARGV[at])
+    settle(id, token, kind, lesson, pause, took, moment, expires, ARGV[at + 1], has_text == 1 and ARGV[at + 2],
+      has_outbox == 1 and ARGV[at + 2 + has_text])
     at = at + 2 + has_text + has_outbox
   end
   if #histories > 0 then lane.call_many('HSET', P .. 'history', histories) end
@@ -119,13 +171,17 @@ local function settle_all()
   if #records > 0 then lane.call_many('HSET', P .. 'jobs', records) end
 end
 
--- What is claimed: ids, heads, and which of them have a history.
-local claimed, heads, with_history, expired, carried_bytes = {}, {}, {}, {}, 0
+-- What is claimed: each job with its entry, and with its token.
+local claimed, handed, leased, carried_bytes, expired = 0, {}, {}, 0, {}
 
-local function hand_out(id, token, attempt, generation, expires, has_history, is_past)
-  claimed[#claimed + 1] = id
-  heads[#heads + 1] = struct.pack(TO_ATTEMPT, id, token, attempt, generation, expires, is_past and 1 or 0)
-  if has_history == 1 then with_history[#claimed] = true end
+local function hand_out(id, token, packed, size)
+  claimed = claimed + 1
+  local place = 2 * claimed
+  handed[place - 1] = id
+  handed[place] = packed
+  leased[place - 1] = id
+  leased[place] = token
+  carried_bytes = carried_bytes + size
 end
 
 local function expire(e)
@@ -147,7 +203,6 @@ local function start(e, is_past)
     lane.gate_start(t.gate, e.id)
   end
   e.is_past = is_past
-  carried_bytes = carried_bytes + e.size
   lane.count(e, -1)
   e.place = RUNNING
   lane.count(e, 1)
@@ -155,26 +210,34 @@ local function start(e, is_past)
   e.token = lane.next_token()
   e.node = node
   nodes[node] = lane.node_running(node) + 1
-  leases[e.id] = lease_end
-  lane.touch(e)
-  hand_out(e.id, e.token, e.attempt, e.generation, e.expires, e.has_history, is_past)
+  hand_out(e.id, pack_struct('>d', e.token), lane.pack_entry(e), e.size)
+  entries_touched[e.id] = nil
+end
+
+-- How the entries of a tenant's jobs end before they start, and after.
+local endings = {}
+local function endings_of(name)
+  local known = endings[name]
+  if not known then
+    known = { waiting = ending(name, ''), running = ending(name, node) }
+    endings[name] = known
+  end
+  return known
 end
 
 -- Starts a ready job of a tenant that stands behind no gate; whether it was one.
-local function start_plain(id, packed, owner)
-  local place, priority, generation, has_history, attempt, size, due, expires, _, whose = struct.unpack(FORMAT, packed)
-  if place ~= READY or expires <= now or whose ~= owner.name or attempt == 65535 then return false end
-  local token = lane.next_token()
-  local kind = attempt > 0 and 2 or generation > 0 and 3 or 5
-  SIZES[priority * 5 + kind] = SIZES[priority * 5 + kind] - 1
-  SIZES[priority * 5 + 1] = SIZES[priority * 5 + 1] + 1
-  set(live_set, id, struct.pack(FORMAT, RUNNING, priority, generation, has_history, attempt + 1, size, due, expires,
-    token, #whose, whose, #node, node))
-  set(leases_set, lease_end, id .. LEASE_TAIL)
-  arrivals_gone[priority][#arrivals_gone[priority] + 1] = id
+local function start_plain(id, packed, ends)
+  local begins = beginning(packed)
+  if begins.place ~= READY or begins.attempt == 65535 or sub(packed, 35) ~= ends.waiting then return false end
+  local size, _, expires = unpack_struct('>I4dd', packed, 7)
+  if expires <= now then return false end
+  local token = pack_struct('>d', lane.next_token())
+  SIZES[begins.waiting] = SIZES[begins.waiting] - 1
+  SIZES[begins.running] = SIZES[begins.running] + 1
+  local arrived = arrivals_gone[begins.priority]
+  arrived[#arrived + 1] = id
   nodes[node] = nodes[node] + 1
-  carried_bytes = carried_bytes + size
-  hand_out(id, token, attempt + 1, generation, expires, has_history)
+  hand_out(id, token, begins.started .. sub(packed, 7, 26) .. token .. ends.running, size)
   return true
 end
 
@@ -182,11 +245,11 @@ end
 local function start_all(ids, owner, priority, is_past)
   if #ids == 0 then return end
   local found = redis.call('HMGET', LIVE, unpack(ids))
-  local is_plain = not lane_gate and not owner.gate
+  local ends = not lane_gate and not owner.gate and endings_of(owner.name)
   local started, plain = 0, 0
   for index = 1, #ids do
     local id, packed = ids[index], found[index]
-    if is_plain and packed and entries[id] == nil and start_plain(id, packed, owner) then
+    if ends and packed and entries[id] == nil and start_plain(id, packed, ends) then
       if started == 0 then lane.begin_turn(owner, priority) end
       started = started + 1
       plain = plain + 1
@@ -218,6 +281,13 @@ local function first_score(key)
   return tonumber(redis.call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2])
 end
 
+-- When to look for jobs that were abandoned. Most leases that lapse are of jobs that have ended: nobody comes for each.
+local LOOK_EVERY = 250000
+local function next_lapse()
+  local lapses = first_score('leases')
+  return lapses and math.ceil(lapses / LOOK_EVERY) * LOOK_EVERY
+end
+
 -- When something comes by itself.
 local function next_moment()
   return sooner(state.delayed > 0 and first_score('delays') or nil, state.parked > 0 and first_score('parked') or nil)
@@ -233,11 +303,11 @@ local function claim()
     state.rules = rules
     lane.unpark_all()
   end
-  while #claimed < max and #expired < MOVES_MAX and carried_bytes < CARRIED_MAX do
+  while claimed < max and #expired < MOVES_MAX and carried_bytes < CARRIED_MAX do
     local held, till, is_past = lane.lane_hold(node)
     if held then return till end
     local room = policy.concurrency + policy.ahead - nodes[node]
-    local ids, owner, priority = lane.take_front(math.min(max - #claimed, room))
+    local ids, owner, priority = lane.take_front(math.min(max - claimed, room))
     if not ids then
       if is_tired then return now end
       return next_moment()
@@ -245,32 +315,27 @@ local function claim()
     start_all(ids, owner, priority, is_past)
   end
   -- Enough for one call; unless all slots are taken there may be more at once.
-  if #claimed < max then return now end
+  if claimed < max then return now end
   return next_moment()
 end
 
--- The jobs with what they carry.
 local function carried()
-  local jobs = {}
-  if #claimed == 0 then return jobs end
-  local found = redis.call('HMGET', P .. 'jobs', unpack(claimed))
-  for index = 1, #claimed do
-    jobs[#jobs + 1] = heads[index]
-    jobs[#jobs + 1] = found[index]
-    jobs[#jobs + 1] = with_history[index] and redis.call('HGET', P .. 'history', claimed[index]) or false
-  end
-  return jobs
+  if claimed == 0 or claimed > FEW then return {} end
+  local ids = {}
+  for index = 1, claimed do ids[index] = handed[2 * index - 1] end
+  return { redis.call('HMGET', P .. 'jobs', unpack(ids)), redis.call('HMGET', P .. 'history', unpack(ids)) }
 end
 
 -- Writes what was listed right away.
 local function write_plain()
-  if #live_set > 0 then lane.call_many('HSET', LIVE, live_set) end
-  if #live_gone > 0 then lane.call_many('HDEL', LIVE, live_gone) end
-  if #leases_gone > 0 then lane.call_many('ZREM', P .. 'leases', leases_gone) end
-  if #leases_set > 0 then lane.call_many('ZADD', P .. 'leases', leases_set) end
+  if gone_count > 0 then lane.call_many('HDEL', LIVE, gone) end
+  if claimed > 0 then
+    lane.call_many('HSET', LIVE, handed)
+    redis.call('ZADD', P .. 'leases', now + lease, table.concat(leased))
+  end
   for priority = 0, 2 do
-    local gone = arrivals_gone[priority]
-    if #gone > 0 then lane.call_many('ZREM', P .. 'arrivals:' .. priority, gone) end
+    local started = arrivals_gone[priority]
+    if #started > 0 then lane.call_many('ZREM', P .. 'arrivals:' .. priority, started) end
   end
 end
 
@@ -279,22 +344,21 @@ local come_back, lapsed = nil, 0
 if max > 0 then
   lapsed = lane.reap()
   come_back = claim()
-  if #claimed < max then
+  if claimed < max then
     state.hungry = true
   elseif was_hungry then
     -- There may be more, and another node has room for it.
     lane.wake()
   end
-  if not state.paused and lane.running_in_all() > #claimed then
-    come_back = sooner(come_back, first_score('leases'))
+  if not state.paused and lane.running_in_all() > claimed then
+    come_back = sooner(come_back, next_lapse())
   end
 elseif settled > 0 then
   lane.wake()
 end
-local jobs = carried()
-if settled + lapsed + #claimed + #expired > 0 or state.hungry ~= was_hungry or next(entries_touched)
+if settled + lapsed + claimed + #expired > 0 or state.hungry ~= was_hungry or next(entries_touched)
   or next(tenants_touched) then
   write_plain()
   lane.flush()
 end
-return { now, come_back or -1, stale, expired, jobs }
+return { now, come_back or -1, stale, expired, handed, carried() }

@@ -11,6 +11,11 @@ function lane.read_entry(id, packed)
     attempt = attempt, size = size, due = due, expires = expires, token = token, tenant = tenant, node = node }
 end
 
+function lane.pack_entry(e)
+  return struct.pack(FORMAT, e.is_past and PAST or e.place, e.priority, e.generation, e.has_history, e.attempt, e.size,
+    e.due, e.expires, e.token, #e.tenant, e.tenant, #e.node, e.node)
+end
+
 function lane.entry(id)
   local e = entries[id]
   if e == nil then
@@ -51,7 +56,6 @@ end
 
 -- What is to be written to a sorted set: id -> score, or false to take it out.
 local arrivals = { [0] = {}, {}, {} }
-local leases = {}
 
 function lane.write_set(key, changes)
   local add, remove = {}, {}
@@ -65,15 +69,6 @@ function lane.write_set(key, changes)
   end
   if #remove > 0 then lane.call_many('ZREM', key, remove) end
   if #add > 0 then lane.call_many('ZADD', key, add) end
-end
-
--- A short member would be kept in a list that is walked from its start; one this long is found at once.
-local LEASE_TAIL = string.rep('-', 49)
-
-function lane.write_leases()
-  local changes = {}
-  for id, till in pairs(leases) do changes[id .. LEASE_TAIL] = till end
-  lane.write_set(P .. 'leases', changes)
 end
 
 function lane.write_arrivals(priority)

@@ -91,7 +91,6 @@ function lane.end_attempt(e, lesson, pause, took)
   -- A gate may have opened with what this attempt taught it.
   if t.parked == -1 or (t.gate and t.parked ~= 0) then lane.unpark(t) end
   nodes[e.node] = lane.node_running(e.node) - 1
-  leases[e.id] = false
   lane.count(e, -1)
 end
 
@@ -110,15 +109,44 @@ function lane.give_back(e)
   lane.retry_at(e, now)
 end
 
--- Gives back what a node has that was not heard of.
+-- A lease is one for all jobs of a claim: a member of `leases`, made of the id and the token of each. A job whose lease
+-- was renewed has one of its own besides. Nobody takes them out when their jobs end; they lapse.
+local LEASED = 24
+local LAPSED_MAX = 64
+
+function lane.leased(e) return e.id .. struct.pack('>d', e.token) end
+
+-- Whether a job still belongs to a lease that has lapsed.
+local function is_abandoned(e, job, lapsed)
+  if not e or e.place ~= RUNNING or lane.leased(e) ~= job then return false end
+  if #lapsed == LEASED then return true end
+  local renewed = redis.call('ZSCORE', P .. 'leases', job)
+  return not renewed or tonumber(renewed) <= now
+end
+
+-- Gives back what a node has that was not heard of; how much that is.
 function lane.reap()
-  if lane.running_in_all() == 0 then return 0 end
-  local lapsed = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, MOVES_MAX)
-  for _, member in ipairs(lapsed) do
-    local id = string.sub(member, 1, 16)
-    local e = lane.entry(id)
-    leases[id] = false
-    if e and e.place == RUNNING then lane.give_back(e) end
+  if lane.running_in_all() == 0 then
+    redis.call('DEL', P .. 'leases')
+    return 0
   end
-  return #lapsed
+  local looked, given, leases = 0, 0, 0
+  for _, lapsed in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, LAPSED_MAX)) do
+    if looked >= MOVES_MAX then break end
+    local ids = {}
+    for at = 1, #lapsed, LEASED do ids[#ids + 1] = string.sub(lapsed, at, at + 15) end
+    lane.preload(ids)
+    for index, id in ipairs(ids) do
+      local e = entries[id]
+      if is_abandoned(e, string.sub(lapsed, LEASED * index - 23, LEASED * index), lapsed) then
+        lane.give_back(e)
+        given = given + 1
+      end
+    end
+    looked = looked + #ids
+    leases = leases + 1
+  end
+  -- Those that lapsed first are the first.
+  if leases > 0 then redis.call('ZREMRANGEBYRANK', P .. 'leases', 0, leases - 1) end
+  return given
 end

@@ -24,8 +24,7 @@ function lane.write_entries()
     local e = entries[id]
     if e then
       set[#set + 1] = id
-      set[#set + 1] = struct.pack(FORMAT, e.is_past and PAST or e.place, e.priority, e.generation, e.has_history, e.attempt,
-        e.size, e.due, e.expires, e.token, #e.tenant, e.tenant, #e.node, e.node)
+      set[#set + 1] = lane.pack_entry(e)
     else
       gone[#gone + 1] = id
     end
@@ -53,7 +52,6 @@ function lane.flush()
   for key in pairs(pushed) do lane.write_queue(key) end
   for priority = 0, 2 do lane.write_ring(priority) end
   for priority = 0, 2 do lane.write_arrivals(priority) end
-  lane.write_leases()
   for node, running in pairs(nodes) do
     if running > 0 then
       redis.call('HSET', P .. 'nodes', node, running)
