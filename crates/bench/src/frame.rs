@@ -23,8 +23,8 @@ use crate::sink::Sink;
 /// Runs end after this long, whatever they do.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// How often two that take turns do so.
-const ROUNDS: usize = 3;
+/// How often two that take turns do so; odd, so that one of the rounds is in the middle.
+const ROUNDS: usize = 5;
 
 /// A figure, or why there is none.
 pub type Had<T> = std::result::Result<T, String>;
@@ -148,8 +148,11 @@ impl Frame {
         let mut rounds = Vec::with_capacity(ROUNDS);
         for round in 1..=ROUNDS {
             progress(&format!("on Redis, round {round} of {ROUNDS}"));
-            let theirs = self.drain_bullmq(redis, sink).await;
-            rounds.push((theirs, self.drain_ours(redis, sink).await?));
+            let theirs = match self.drain_bullmq(redis, sink).await {
+                Ok(theirs) => theirs,
+                Err(why) => return Ok(Err(why)),
+            };
+            rounds.push(Round { theirs, ours: self.drain_ours(redis, sink).await? });
         }
         Ok(Ok(Turns { rounds }))
     }
@@ -175,27 +178,36 @@ impl Frame {
 /// What a peer and we reached, round by round.
 #[derive(Debug)]
 pub struct Turns {
-    rounds: Vec<(Had<Rate>, Rate)>,
+    rounds: Vec<Round>,
+}
+
+/// What both reached, one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Round {
+    /// The peer's.
+    pub theirs: Rate,
+    /// Ours.
+    pub ours: Rate,
+}
+
+impl Round {
+    fn ratio(&self) -> f64 {
+        self.ours.per_second() / self.theirs.per_second()
+    }
 }
 
 impl Turns {
-    /// All our rounds as one.
-    pub fn ours(&self) -> Rate {
-        self.rounds.iter().map(|(_, ours)| *ours).fold(Rate::default(), Rate::and)
+    /// The round whose ratio is in the middle: whatever held one side up for a moment does not count.
+    pub fn middle(&self) -> Round {
+        let mut rounds = self.rounds.clone();
+        rounds.sort_by(|one, other| one.ratio().total_cmp(&other.ratio()));
+        rounds[rounds.len() / 2]
     }
 
-    /// All the peer's rounds as one.
-    pub fn theirs(&self) -> Had<Rate> {
-        self.rounds.iter().try_fold(Rate::default(), |sum, (theirs, _)| theirs.clone().map(|rate| sum.and(rate)))
-    }
-
-    /// Each round in a few words.
+    /// The ratio of each round.
     pub fn in_words(&self) -> String {
-        let words = |(theirs, ours): &(Had<Rate>, Rate)| match theirs {
-            Ok(theirs) => format!("{:.2}", ours.per_second() / theirs.per_second()),
-            Err(_) => "none".to_owned(),
-        };
-        format!("round by round {}", self.rounds.iter().map(words).collect::<Vec<_>>().join(", "))
+        let ratios: Vec<String> = self.rounds.iter().map(|round| format!("{:.2}", round.ratio())).collect();
+        format!("the middle of {}", ratios.join(", "))
     }
 }
 
@@ -209,4 +221,20 @@ fn had<T>(what: &str, result: Result<T>) -> Had<T> {
         progress(&format!("no {what}: {error:#}"));
         format!("no {what}: {error:#}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_round_is_the_one_that_counts() {
+        let round = |theirs: u64, ours: u64| Round {
+            theirs: Rate::new(theirs, Duration::from_secs(1)),
+            ours: Rate::new(ours, Duration::from_secs(1)),
+        };
+        let turns = Turns { rounds: vec![round(10, 30), round(10, 5), round(10, 40)] };
+        assert_eq!(turns.middle(), round(10, 30));
+        assert_eq!(turns.in_words(), "the middle of 3.00, 0.50, 4.00");
+    }
 }

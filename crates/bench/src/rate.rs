@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A count and the seconds it took.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// How many were done.
     pub count: u64,
@@ -22,11 +22,6 @@ impl Rate {
     pub fn new(count: u64, took: Duration) -> Self {
         let seconds = took.as_secs_f64();
         Self { count, seconds }
-    }
-
-    /// This and another, one after the other.
-    pub fn and(self, other: Rate) -> Self {
-        Self { count: self.count + other.count, seconds: self.seconds + other.seconds }
     }
 
     /// Done per second.
@@ -43,7 +38,5 @@ mod tests {
     fn a_rate_is_a_count_over_its_seconds() {
         assert_eq!(Rate::new(100, Duration::from_secs(4)).per_second(), 25.0);
         assert_eq!(Rate::new(100, Duration::ZERO).per_second(), 0.0);
-        let two = Rate::new(100, Duration::from_secs(4)).and(Rate::new(100, Duration::from_secs(1)));
-        assert_eq!(two.per_second(), 40.0);
     }
 }
