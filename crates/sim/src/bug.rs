@@ -66,6 +66,14 @@ pub enum Bug {
     CancelRunning,
     /// A cancel is answered before it is synced.
     CancelBeforeSync,
+    /// A discarded dead letter is replayed with the others.
+    ReplayDiscarded,
+    /// A dead letter is discarded while its job is on its way again.
+    DiscardReplaying,
+    /// A discard is answered before it is synced.
+    DiscardBeforeSync,
+    /// A discarded dead letter is thrown away.
+    DiscardForgets,
     /// An unblocked job has no attempts left.
     UnblockWithoutAttempts,
     /// A start passes over jobs from the future.
@@ -80,7 +88,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 36] = [
+    pub const ALL: [Bug; 40] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -112,6 +120,10 @@ impl Bug {
         Bug::CancelKeepsInLane,
         Bug::CancelRunning,
         Bug::CancelBeforeSync,
+        Bug::ReplayDiscarded,
+        Bug::DiscardReplaying,
+        Bug::DiscardBeforeSync,
+        Bug::DiscardForgets,
         Bug::UnblockWithoutAttempts,
         Bug::SkipTheFuture,
         Bug::TornBatch,

@@ -85,6 +85,8 @@ pub enum Change {
     Forget(JobId),
     /// A dead letter is so now.
     Dead(Box<DeadLetter>),
+    /// A dead letter is gone; no rule allows that here.
+    ForgetDead(JobId),
     /// A key was used for this job.
     Once(OnceKey, JobId),
     /// A replay got so far.
@@ -129,6 +131,7 @@ impl Disk {
                 Change::Job(record) => drop(self.jobs.insert(record.job.id, *record)),
                 Change::Forget(id) => drop(self.jobs.remove(&id)),
                 Change::Dead(dead) => drop(self.dead.insert(dead.job_id, *dead)),
+                Change::ForgetDead(id) => drop(self.dead.remove(&id)),
                 Change::Once(key, id) => drop(self.once.insert(key, id)),
                 Change::Replay(run) => drop(self.replays.insert(run.id.clone(), *run)),
                 Change::Stopped(stopped) => self.stopped = Some(stopped),

@@ -9,7 +9,7 @@
 //! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it
 //!   is cut short; `run`: lives one after the other
 //! - `store`, `disk`: where jobs are kept; `destination`: where they go
-//! - `operator`: who pauses, cancels, unblocks and replays in the middle of it
+//! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
 //! - `witness`, `turns`, `events`, `orders`: who sees and judges; `troubles`: what there was to see
 //! - `bug`: rules that are broken on purpose, to see that somebody notices
 

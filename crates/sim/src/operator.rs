@@ -1,4 +1,4 @@
-//! Operators: they pause and resume lanes, cancel and unblock jobs, and have dead letters replayed.
+//! Operators: they pause and resume lanes, cancel and unblock jobs, discard dead letters and have them replayed.
 //! Invariant: an operator who is not answered asks again, in the next life if need be; what was answered is held against
 //! the store by the witness.
 //! Never: looks at the store's memory.
@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::{ChangeError, DeadLetterFilter, JobStore, Registry, ReplayRun, ReplayStatus, StoreError};
+use entrega::store::{
+    ChangeError, DeadLetterFilter, DeadLetterStore, JobStore, Registry, ReplayRun, ReplayStatus, StoreError,
+};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::name::LaneName;
 
-use crate::disk::{Place, Record};
+use crate::disk::{Disk, Place, Record};
 use crate::life::Life;
 use crate::plan::Order;
 use crate::store::SimStore;
@@ -55,6 +57,7 @@ pub async fn operate(life: Arc<Life>, store: Arc<SimStore>, number: usize) {
             let count = unblock(&life, &store).await;
             world.witness.lock().troubles.unblocked += count;
         }
+        Order::Discard => discard(&life, &store).await,
     }
     world.orders.lock()[number] = Stage::Over;
 }
@@ -77,14 +80,8 @@ async fn resume(life: &Life, store: &SimStore, lane: &LaneName) {
 
 /// Cancels any job that has not ended; one that is being attempted stays as it is.
 async fn cancel(life: &Life, store: &SimStore) {
-    let id = {
-        let (disk, mut rng) = (life.world.disk.lock(), life.world.rng.lock());
-        let open: Vec<JobId> = disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
-        if open.is_empty() {
-            return;
-        }
-        open[rng.usize(0..open.len())]
-    };
+    let open = |disk: &Disk| disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
+    let Some(id) = pick(life, open) else { return };
     let answer = insist(life, || store.cancel(id, "an operator said so")).await;
     // An answer is worth what is left of it after a crash.
     life.hurry_crash(2);
@@ -103,6 +100,30 @@ async fn cancel(life: &Life, store: &SimStore) {
     }
 }
 
+/// Gives any dead letter up that is still open; one that is being replayed stays as it is.
+async fn discard(life: &Life, store: &SimStore) {
+    let open = |disk: &Disk| disk.dead.values().filter(|it| it.status.is_open()).map(|it| it.job_id).collect();
+    let Some(id) = pick(life, open) else { return };
+    let answer = insist(life, || store.discard(id, "an operator gave it up")).await;
+    // An answer is worth what is left of it after a crash.
+    life.hurry_crash(2);
+    let mut witness = life.world.witness.lock();
+    witness.note(life.clock.now(), format_args!("discarded {id}: {}", answer.is_some()));
+    match answer {
+        Some(()) => {
+            witness.troubles.discarded += 1;
+            witness.orders.discarded(id);
+        }
+        None => witness.troubles.not_discarded += 1,
+    }
+}
+
+/// Any one of those that an operator looks for.
+fn pick(life: &Life, looked_for: impl Fn(&Disk) -> Vec<JobId>) -> Option<JobId> {
+    let found = looked_for(&life.world.disk.lock());
+    life.world.rng.lock().choice(found)
+}
+
 fn has_not_ended(record: &Record) -> bool {
     !matches!(record.place, Place::Ended { .. })
 }
@@ -115,7 +136,7 @@ where
     for _ in 0..RETURNS_MAX {
         match ask().await {
             Ok(answer) => return Some(answer),
-            Err(ChangeError::WrongState { .. }) => return None,
+            Err(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => return None,
             Err(ChangeError::Store(StoreError::Unreachable { .. })) => life.wait(RETURN_AFTER).await,
             Err(other) => {
                 let checker = match other {

@@ -1,11 +1,14 @@
-//! Orders as an operator judges them: what is paused stands still, what was cancelled is never attempted again.
+//! Orders as an operator judges them: what is paused stands still, what was cancelled is never attempted again, and what
+//! was discarded neither, and it is still there to be seen.
 //! Invariant: knows what operators were told and what is claimed; the store is not asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 
+use crate::disk::Disk;
 use crate::witness::Broken;
 
 /// What operators were told is so.
@@ -14,6 +17,7 @@ pub struct Orders {
     paused: BTreeSet<LaneName>,
     /// With the generation that was cancelled: a replay that was cancelled is a dead letter, and may be replayed again.
     cancelled: BTreeMap<JobId, u8>,
+    discarded: BTreeSet<JobId>,
 }
 
 impl Orders {
@@ -32,6 +36,41 @@ impl Orders {
         self.cancelled.insert(id, generation);
     }
 
+    /// An operator was told that the dead letter is given up.
+    pub fn discarded(&mut self, id: JobId) {
+        self.discarded.insert(id);
+    }
+
+    /// Whether a dead letter may be as it is now, while its job is on its way or has ended.
+    pub fn check_letter(&self, dead: &DeadLetter, is_on_its_way: bool) -> Result<(), Broken> {
+        let reason = dead.discard_reason.as_deref().unwrap_or_default();
+        match dead.status {
+            DeadLetterStatus::Discarded if is_on_its_way => {
+                Err(("discard_is_final", "is discarded while its job is on its way".into()))
+            }
+            DeadLetterStatus::Discarded if reason.trim().is_empty() => {
+                Err(("ends_have_reasons", "is discarded without a reason".into()))
+            }
+            DeadLetterStatus::Discarded => Ok(()),
+            status if self.discarded.contains(&dead.job_id) => {
+                Err(("discard_is_final", format!("was discarded and is {status}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether everything that was discarded is still kept, and as such.
+    pub fn check_kept(&self, disk: &Disk) -> Result<(), Broken> {
+        for id in &self.discarded {
+            let status = disk.dead.get(id).map(|dead| dead.status);
+            if status != Some(DeadLetterStatus::Discarded) {
+                let found = status.map_or("gone", DeadLetterStatus::as_str);
+                return Err(("discard_is_final", format!("{id} was discarded and is {found}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a job may leave its lane. What had left it before the pause runs on.
     pub fn check_claim(&self, lane: &LaneName, id: JobId, generation: u8) -> Result<(), Broken> {
         match self.paused.contains(lane) {
@@ -43,6 +82,9 @@ impl Orders {
     /// Whether a job may be attempted.
     pub fn check_start(&self, id: JobId, generation: u8) -> Result<(), Broken> {
         match self.cancelled.get(&id) {
+            _ if self.discarded.contains(&id) => {
+                Err(("discard_is_final", "is attempted after it was discarded".into()))
+            }
             Some(cancelled) if generation <= *cancelled => {
                 Err(("cancel_is_final", "is attempted after it was cancelled".into()))
             }

@@ -77,6 +77,8 @@ pub enum Order {
     Cancel,
     /// Lets blocked jobs go on.
     Unblock,
+    /// Gives one of the dead letters up.
+    Discard,
 }
 
 /// What a seed says.
@@ -153,16 +155,17 @@ impl Plan {
         if rng.u32(0..3) == 0 {
             burst(rng, &mut wishes);
         }
+        let early_replay = rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS)));
         Plan {
             lanes: lanes(rng),
             wishes,
             ends: (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect(),
-            early_replay: rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS))),
+            early_replay,
             outages: spans(rng, 2, 6_000),
             refusals: spans(rng, 1, 2_000),
             slowness: spans(rng, 2, 3_000),
             heal_at: START + ms(TROUBLE_MS),
-            orders: orders(rng),
+            orders: orders(rng, early_replay),
             drifts: drifts(rng),
             endpoint_rate: rng.bool().then(|| Rate { max_requests: rng.u32(1..4), per_ms: rng.u64(200..1_000) }),
         }
@@ -255,8 +258,9 @@ fn drifts(rng: &mut fastrand::Rng) -> Vec<Drift> {
     (0..lives).map(|_| drift(rng)).collect()
 }
 
-/// At most one pause for each of two lanes; most cancels come soon after callers that come together.
-fn orders(rng: &mut fastrand::Rng) -> Vec<(Time, Order)> {
+/// At most one pause for each of two lanes; most cancels come soon after callers that come together, and discards while
+/// dead letters are replayed.
+fn orders(rng: &mut fastrand::Rng, early_replay: Option<Time>) -> Vec<(Time, Order)> {
     let moment = |rng: &mut fastrand::Rng| START + ms(rng.u64(0..TROUBLE_MS));
     let mut orders = Vec::new();
     for lanes in [[CALLS_LANE, DOWN_LANE], [MAIL_LANE, WEBHOOK_LANE]] {
@@ -271,6 +275,11 @@ fn orders(rng: &mut fastrand::Rng) -> Vec<(Time, Order)> {
     }
     for _ in 0..rng.u32(0..3) {
         orders.push((moment(rng), Order::Unblock));
+    }
+    for _ in 0..rng.u32(0..4) {
+        let soon = early_replay.map(|at| at + ms(rng.u64(100..1_000)));
+        let at = soon.filter(|_| rng.bool()).unwrap_or_else(|| moment(rng));
+        orders.push((at, Order::Discard));
     }
     orders
 }

@@ -33,13 +33,17 @@ pub struct Troubles {
     pub not_cancelled: u32,
     /// Blocked jobs that an operator let go on in the middle of it.
     pub unblocked: u32,
+    /// Dead letters that an operator gave up.
+    pub discarded: u32,
+    /// Dead letters that could not be given up any more, or not just then.
+    pub not_discarded: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 16] {
+    pub fn all(&self) -> [(&'static str, u32); 18] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -56,6 +60,8 @@ impl Troubles {
             ("a cancelled job", self.cancelled),
             ("a cancel in vain", self.not_cancelled),
             ("an unblocked job", self.unblocked),
+            ("a discarded dead letter", self.discarded),
+            ("a discard in vain", self.not_discarded),
             ("a clock that was set", self.clocks_set),
         ]
     }
@@ -77,6 +83,8 @@ impl Troubles {
         self.cancelled += other.cancelled;
         self.not_cancelled += other.not_cancelled;
         self.unblocked += other.unblocked;
+        self.discarded += other.discarded;
+        self.not_discarded += other.not_discarded;
         self.clocks_set += other.clocks_set;
     }
 }

@@ -137,10 +137,16 @@ impl Witness {
             match change {
                 Change::Job(record) => self.job_durable(now, record),
                 Change::Forget(id) => self.note(now, format_args!("forgotten {id}")),
+                Change::ForgetDead(id) => self.note(now, format_args!("dead letter {id} forgotten")),
                 Change::Dead(dead) => {
                     self.note(now, format_args!("dead letter {} {}", dead.job_id, dead.status));
                     if let Err(bad) = dead.check() {
                         self.break_promise("ends_have_reasons", bad.to_string());
+                    }
+                    let seen = self.jobs.get(&dead.job_id);
+                    let is_on_its_way = seen.is_some_and(|seen| !matches!(seen.place, Place::Ended { .. }));
+                    if let Err((checker, why)) = self.orders.check_letter(dead, is_on_its_way) {
+                        self.break_promise(checker, format!("{} {why}", dead.job_id));
                     }
                 }
                 Change::Once((_, key), id) => self.note(now, format_args!("once {key} {id}")),
@@ -312,6 +318,9 @@ impl Witness {
         let lost = self.acknowledged.keys().find(|id| !disk.jobs.contains_key(id)).copied();
         if let Some(id) = lost {
             self.break_promise("no_accepted_job_lost", format!("{id} was accepted and is gone"));
+        }
+        if let Err((checker, why)) = self.orders.check_kept(disk) {
+            self.break_promise(checker, why);
         }
         self.turns.clear();
         for (id, seen) in &mut self.jobs {

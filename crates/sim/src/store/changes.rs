@@ -1,9 +1,10 @@
-//! What operators ask for: a lane paused or resumed, a job cancelled or unblocked.
+//! What operators ask for: a lane paused or resumed, a job cancelled or unblocked, a dead letter discarded.
 //! Invariant: one change at a time, and each is answered once it is durable; what is being attempted is not cancelled.
 
 use std::time::Duration;
 
 use entrega::store::{ChangeError, JobView, StoreError};
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{Next, NotRemoved};
@@ -115,6 +116,29 @@ impl SimStore {
         let record = Record { job, place: Place::Waiting, attempt, due: now, ..record };
         let change = Change::Job(Box::new(record.clone()));
         Ok(self.change(vec![change], Some(record)).await?)
+    }
+
+    /// Gives a dead letter up that waits for somebody; it is kept, with the reason.
+    pub(super) async fn discard_letter(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
+        self.get_through().await?;
+        let _one_at_a_time = self.changes.lock().await;
+        let dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
+        match dead.status {
+            DeadLetterStatus::Pending => {}
+            DeadLetterStatus::Replaying if self.has(Bug::DiscardReplaying) => {}
+            status => return Err(NoReplay::NotPending { status }.into()),
+        }
+        let (status, discard_reason) = (DeadLetterStatus::Discarded, Some(reason.to_owned()));
+        let change = match self.has(Bug::DiscardForgets) {
+            true => Change::ForgetDead(id),
+            false => Change::Dead(Box::new(DeadLetter { status, discard_reason, ..dead })),
+        };
+        match self.has(Bug::DiscardBeforeSync) {
+            true => self.push(Command::Change { changes: vec![change], put_back: None, reply: None }),
+            false => self.change(vec![change], None).await?,
+        }
+        self.life.reach().await;
+        Ok(())
     }
 
     fn record(&self, id: JobId) -> Result<Record, ChangeError> {

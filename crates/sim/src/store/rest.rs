@@ -44,8 +44,9 @@ impl DeadLetterStore for SimStore {
         self.life.reach().await;
         let disk = self.life.world.disk.lock();
         let place = |dead: &DeadLetter| (dead.moved_to_dlq_at, dead.job_id);
+        let is_bent = |dead: &DeadLetter| self.has(Bug::ReplayDiscarded) && dead.status == DeadLetterStatus::Discarded;
         let fits = |dead: &&DeadLetter| {
-            filter.status.is_none_or(|status| dead.status == status)
+            filter.status.is_none_or(|status| dead.status == status || is_bent(dead))
                 && filter.before.is_none_or(|before| dead.moved_to_dlq_at < before)
                 && page.after.is_none_or(|after| place(dead) > after)
         };
@@ -65,7 +66,9 @@ impl DeadLetterStore for SimStore {
         self.life.reach().await;
         let _one_at_a_time = self.changes.lock().await;
         let mut dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
-        dead.check_replay()?;
+        if !self.has(Bug::ReplayDiscarded) || dead.status != DeadLetterStatus::Discarded {
+            dead.check_replay()?;
+        }
         let now = self.now();
         dead.status = DeadLetterStatus::Replaying;
         dead.generation += u8::from(!self.has(Bug::ReplayUncounted));
@@ -77,8 +80,8 @@ impl DeadLetterStore for SimStore {
         Ok(self.change(changes, Some(record)).await?)
     }
 
-    async fn discard(&self, _: JobId, _: &str) -> Result<(), ChangeError> {
-        Err(not_simulated("discard").into())
+    async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
+        self.discard_letter(id, reason).await
     }
 }
 
