@@ -84,11 +84,27 @@ pub enum Bug {
     BelieveTheClock,
     /// A restart forgets that an endpoint has a throttle of its own.
     EndpointThrottleForgotten,
+    /// A settlement counts although another node holds the job by now.
+    NoFenceBetweenNodes,
+    /// Leases are not renewed while attempts last.
+    LeaseNotRenewed,
+    /// What a dead node held stays held.
+    DeadNodesKeep,
+    /// A node that comes back renews what it held before.
+    RenewOldLife,
+    /// A node that stops gives back what the others hold.
+    GiveBackEverybodys,
+    /// Only the first node is woken when work arrives.
+    WakeOneNode,
+    /// Every node has the throttle for itself.
+    ThrottlePerNode,
+    /// Every node gives each tenant all its slots.
+    TenantConcurrencyPerNode,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 40] = [
+    pub const ALL: [Bug; 48] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -129,5 +145,13 @@ impl Bug {
         Bug::TornBatch,
         Bug::BelieveTheClock,
         Bug::EndpointThrottleForgotten,
+        Bug::NoFenceBetweenNodes,
+        Bug::LeaseNotRenewed,
+        Bug::DeadNodesKeep,
+        Bug::RenewOldLife,
+        Bug::GiveBackEverybodys,
+        Bug::WakeOneNode,
+        Bug::ThrottlePerNode,
+        Bug::TenantConcurrencyPerNode,
     ];
 }

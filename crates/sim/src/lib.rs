@@ -6,11 +6,12 @@
 //! Never: ships, or does I/O.
 //!
 //! # Layout
-//! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it
-//!   is cut short; `run`: lives one after the other
+//! - `plan`: what a seed says; `life`: one life of the store or of a node; `drift`: how wrong its clock is; `pulse`: how
+//!   it is cut short; `node`: the lives of one node; `run`: those of everything, one after the other
 //! - `store`, `disk`: where jobs are kept; `destination`: where they go
 //! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
-//! - `witness`, `turns`, `events`, `orders`: who sees and judges; `troubles`: what there was to see
+//! - `witness`, `seen`, `turns`, `starts`, `hands`, `events`, `orders`: who sees and judges; `troubles`: what there was to
+//!   see
 //! - `bug`: rules that are broken on purpose, to see that somebody notices
 
 mod bug;
@@ -18,12 +19,16 @@ mod destination;
 mod disk;
 mod drift;
 mod events;
+mod hands;
 mod life;
+mod node;
 mod operator;
 mod orders;
 mod plan;
 mod pulse;
 mod run;
+mod seen;
+mod starts;
 mod store;
 mod troubles;
 mod turns;

@@ -1,21 +1,24 @@
-//! One life of the process: its clock, the world it lives in, and the moment at which it is killed.
-//! Invariant: once dead, nothing that asks [`Life::reach`] goes on; whatever was not on the disk by then never was.
+//! One life: of the store with all its nodes, or of one of several nodes. Its clock, the world it lives in, and the moment
+//! at which it is killed.
+//! Invariant: once dead, nothing that asks [`Life::reach`] goes on, and while it is stalled nothing does; whatever was not
+//! on the disk when the store died never was.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega::clock::Clock;
 use entrega::store::ReplayStatus;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
 use crate::drift::Drift;
 use crate::operator::Stage;
-use crate::plan::Plan;
+use crate::plan::{End, Fate, Plan};
 use crate::witness::Witness;
 
 /// More points than any life needs by far.
@@ -24,7 +27,7 @@ const POINTS_MAX: u64 = 200_000;
 /// What outlives every process.
 pub struct World {
     /// What the seed says.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     /// The rule that is broken on purpose.
     pub bug: Option<Bug>,
     /// What is durable.
@@ -37,12 +40,19 @@ pub struct World {
     pub open: Mutex<Vec<bool>>,
     /// How far each order of an operator got.
     pub orders: Mutex<Vec<Stage>>,
+    /// What is still to happen to each node.
+    pub fates: Mutex<Vec<VecDeque<Fate>>>,
 }
 
 impl World {
     /// Whether this rule is broken on purpose.
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
+    }
+
+    /// How the next life of a node ends, if not with everything.
+    pub fn next_fate(&self, node: usize) -> Option<Fate> {
+        self.fates.lock()[node].pop_front()
     }
 
     /// Whether somebody still wants something, or something is still going to happen.
@@ -62,23 +72,46 @@ pub struct Life {
     /// The time as the process knows it.
     pub clock: Clock,
     drift: Drift,
+    /// Which of several nodes, and the life of its store.
+    node: Option<(usize, Arc<Life>)>,
+    /// In microseconds.
+    stalled_until: AtomicU64,
     points: AtomicU64,
     crash_at: AtomicU64,
-    is_dead: AtomicBool,
-    died: Notify,
+    died: CancellationToken,
 }
 
 impl Life {
-    /// One that ends at the so-manieth point, if at one.
-    pub fn new(world: &Arc<World>, start: Time, drift: Drift, crash_at: Option<u64>) -> Life {
+    /// One of everything.
+    pub fn new(world: &Arc<World>, start: Time, drift: Drift, end: Option<End>) -> Life {
+        Life::begin(world, Clock::of_runtime(drift.shown(start)), drift, None, end)
+    }
+
+    /// One of a node alone.
+    pub fn of_node(store: &Arc<Life>, node: usize, end: Option<End>) -> Life {
+        Life::begin(&store.world, store.clock.clone(), store.drift, Some((node, store.clone())), end)
+    }
+
+    fn begin(
+        world: &Arc<World>,
+        clock: Clock,
+        drift: Drift,
+        node: Option<(usize, Arc<Life>)>,
+        end: Option<End>,
+    ) -> Life {
+        let crash_at = match end {
+            Some(End::Crash { points }) => points,
+            _ => u64::MAX,
+        };
         Life {
             world: world.clone(),
-            clock: Clock::of_runtime(drift.shown(start)),
+            clock,
             drift,
+            node,
+            stalled_until: AtomicU64::new(0),
             points: AtomicU64::new(0),
-            crash_at: AtomicU64::new(crash_at.unwrap_or(u64::MAX)),
-            is_dead: AtomicBool::new(false),
-            died: Notify::new(),
+            crash_at: AtomicU64::new(crash_at),
+            died: CancellationToken::new(),
         }
     }
 
@@ -87,20 +120,49 @@ impl Life {
         self.drift.moment(self.clock.now())
     }
 
-    /// A point at which the process may be killed; nobody gets past one when it is dead.
+    /// A point at which the process may be killed; nobody gets past one when it is dead, or while it is stalled.
     pub async fn reach(&self) {
-        if self.is_over() {
-            self.is_dead.store(true, Ordering::Relaxed);
-            self.died.notify_one();
+        let point = self.points.fetch_add(1, Ordering::Relaxed) + 1;
+        self.stall(point);
+        while self.stalled_until() > self.moment() {
+            self.wait_until(self.stalled_until()).await;
         }
-        if self.is_dead.load(Ordering::Relaxed) {
+        if self.is_over(point) {
+            self.kill();
+        }
+        if self.is_dead() {
             std::future::pending::<()>().await;
         }
     }
 
+    /// Ends it.
+    pub fn kill(&self) {
+        self.died.cancel();
+    }
+
+    /// Whether it is over, for this node or for everything.
+    pub fn is_dead(&self) -> bool {
+        self.died.is_cancelled() || self.node.as_ref().is_some_and(|(_, store)| store.is_dead())
+    }
+
+    /// Has a node do nothing for a while if it is to from this point on.
+    fn stall(&self, point: u64) {
+        let Some((node, _)) = self.node else { return };
+        let (plan, now) = (&self.world.plan, self.moment());
+        let lengths = plan.nodes[node].stalls.iter().filter(|(at, _)| *at == point).map(|(_, length)| *length);
+        let until = lengths.max().map_or(Time::ZERO, |length| (now + length).min(plan.heal_at));
+        if until > now {
+            self.stalled_until.store(until.as_micros(), Ordering::Relaxed);
+            self.world.witness.lock().stalled(node, (now, until));
+        }
+    }
+
+    fn stalled_until(&self) -> Time {
+        Time::from_micros(self.stalled_until.load(Ordering::Relaxed))
+    }
+
     /// Whether this point is the last.
-    fn is_over(&self) -> bool {
-        let point = self.points.fetch_add(1, Ordering::Relaxed) + 1;
+    fn is_over(&self, point: u64) -> bool {
         let is_time = point >= self.crash_at.load(Ordering::Relaxed) && self.moment() < self.world.plan.heal_at;
         let mut witness = self.world.witness.lock();
         if point == POINTS_MAX {
@@ -121,7 +183,7 @@ impl Life {
 
     /// Resolves when the process is killed.
     pub async fn died(&self) {
-        self.died.notified().await;
+        self.died.cancelled().await;
     }
 
     /// Waits for so long.

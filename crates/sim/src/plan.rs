@@ -34,6 +34,9 @@ const TENANTS: u32 = 5;
 /// Of these tenants somebody hears what becomes of their mails.
 const TENANTS_LISTENING: u32 = 2;
 
+/// More attempts of one tenant than there can be, also with those that dead nodes still hold.
+pub const NO_LIMIT: u32 = 1_000;
+
 const CALLS_LANE: &str = "calls";
 const DOWN_LANE: &str = "down";
 const PACED_LANE: &str = "paced";
@@ -53,6 +56,25 @@ pub enum End {
     Stop { after: Duration },
     /// In order, and killed after so many polls before that is over.
     CutStop { after: Duration, polls: u64 },
+}
+
+/// How a life of one of several nodes ends while the others go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// How.
+    pub end: End,
+    /// For how long it is away then; for good if nothing is said.
+    pub away: Option<Duration>,
+}
+
+/// What happens to one node.
+#[derive(Clone, Debug, Default)]
+pub struct NodePlan {
+    /// The ends of its lives, one after the other.
+    pub fates: Vec<Fate>,
+    /// At the so-manieth await of store or destination in a life it does nothing for so long, and then goes on as if
+    /// nothing had been.
+    pub stalls: Vec<(u64, Duration)>,
 }
 
 /// A caller who wants something sent.
@@ -86,6 +108,8 @@ pub enum Order {
 pub struct Plan {
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
+    /// The nodes over the store: mostly one.
+    pub nodes: Vec<NodePlan>,
     /// What every endpoint allows, beside what its lane does.
     pub endpoint_rate: Option<Rate>,
     /// Who comes.
@@ -133,33 +157,32 @@ pub fn is_listening(tenant: &TenantName) -> bool {
 impl Plan {
     /// What this chance says.
     pub fn draw(rng: &mut fastrand::Rng) -> Plan {
-        let spans = |rng: &mut fastrand::Rng, most: usize, longest_ms: u64| -> Vec<Span> {
-            let span = |rng: &mut fastrand::Rng| {
-                let from = START + ms(rng.u64(0..TROUBLE_MS - longest_ms));
-                (from, from + ms(rng.u64(50..longest_ms)))
-            };
-            (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
-        };
         // Half of the stops come soon after callers that come together, while gates have something to remember.
         let stop = |rng: &mut fastrand::Rng| match rng.bool() {
             true => ms(rng.u64(0..2) * 2_000 + rng.u64(10..250)),
             false => ms(rng.u64(100..4_000)),
         };
-        let end = |rng: &mut fastrand::Rng| match rng.u32(0..8) {
-            0..2 => End::Stop { after: stop(rng) },
-            2 => End::CutStop { after: stop(rng), polls: rng.u64(1..60) },
-            3..5 => End::Cut { polls: rng.u64(20..1_500) },
+        let end = |rng: &mut fastrand::Rng| match rng.u32(0..9) {
+            0..3 => End::Stop { after: stop(rng) },
+            3 => End::CutStop { after: stop(rng), polls: rng.u64(1..60) },
+            4..6 => End::Cut { polls: rng.u64(20..1_500) },
             _ => End::Crash { points: rng.u64(5..250) },
         };
         let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();
         if rng.u32(0..3) == 0 {
             burst(rng, &mut wishes);
         }
+        let nodes = nodes(rng);
+        let mut ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
+        if nodes.len() > 1 {
+            ends.truncate(1);
+        }
         let early_replay = rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS)));
         Plan {
             lanes: lanes(rng),
+            nodes,
             wishes,
-            ends: (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect(),
+            ends,
             early_replay,
             outages: spans(rng, 2, 6_000),
             refusals: spans(rng, 1, 2_000),
@@ -196,6 +219,36 @@ fn is_in(span: &Span, now: Time) -> bool {
     (span.0..span.1).contains(&now)
 }
 
+fn spans(rng: &mut fastrand::Rng, most: usize, longest_ms: u64) -> Vec<Span> {
+    let span = |rng: &mut fastrand::Rng| {
+        let from = START + ms(rng.u64(0..TROUBLE_MS - longest_ms));
+        (from, from + ms(rng.u64(50..longest_ms)))
+    };
+    (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
+}
+
+/// Mostly one node, to which nothing happens but what happens to everything. One of several stays; the others may not.
+fn nodes(rng: &mut fastrand::Rng) -> Vec<NodePlan> {
+    let count = match rng.u32(0..10) {
+        0..6 => return vec![NodePlan::default()],
+        6..9 => 2,
+        _ => 3,
+    };
+    let fate = |rng: &mut fastrand::Rng, may_leave: bool| Fate {
+        end: match rng.u32(0..3) {
+            0 => End::Stop { after: ms(rng.u64(100..4_000)) },
+            _ => End::Crash { points: rng.u64(5..150) },
+        },
+        away: (!may_leave || rng.u32(0..4) > 0).then(|| ms(rng.u64(50..3_000))),
+    };
+    let stays = rng.usize(0..count);
+    let node = |rng: &mut fastrand::Rng, node: usize| NodePlan {
+        fates: (0..rng.usize(0..4)).map(|_| fate(rng, node != stays)).collect(),
+        stalls: (0..rng.usize(1..5)).map(|_| (rng.u64(5..150), ms(rng.u64(300..2_800)))).collect(),
+    };
+    (0..count).map(|number| node(rng, number)).collect()
+}
+
 /// One lane for each gate, so that a broken one is not hidden behind another.
 fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
     let concurrency = rng.u32(2..6);
@@ -206,7 +259,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         timeout: ms(rng.u64(300..1_500)),
         ttl: Some(ms(rng.u64(4_000..60_000))),
         concurrency,
-        tenant_concurrency: concurrency,
+        tenant_concurrency: NO_LIMIT,
         ..LanePolicy::http()
     };
     let throttle = |rng: &mut fastrand::Rng, scope| {
@@ -220,7 +273,8 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         when_open: WhenOpen::Hold,
     };
     let calls = LanePolicy { throttle: throttle(rng, Scope::Lane), on_exhausted: exhausted, ..base.clone() };
-    let down = LanePolicy { breaker: Some((breaker(rng), Scope::Lane)), ..base.clone() };
+    let (breaker_of_lane, tenant_concurrency) = (Some((breaker(rng), Scope::Lane)), rng.u32(1..3));
+    let down = LanePolicy { breaker: breaker_of_lane, tenant_concurrency, ..base.clone() };
     let cadence = CadencePolicy { max: ms(1_000), ..CadencePolicy::starting_at(ms(rng.u64(20..200))) };
     let paced = LanePolicy { cadence: Some(cadence), capacity: 5, on_full: OnFull::Preempt, ..base.clone() };
     let mail = LanePolicy {
@@ -251,9 +305,9 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
     all.into_iter().map(|(name, policy)| (lane_name(name), Arc::new(policy))).collect()
 }
 
-/// In a third of the runs the clock is set at every start, by up to a minute, forwards or backwards.
+/// In half of the runs the clock is set at every start, by up to a minute, forwards or backwards.
 fn drifts(rng: &mut fastrand::Rng) -> Vec<Drift> {
-    let lives = if rng.u32(0..3) == 0 { LIVES_MAX } else { 0 };
+    let lives = if rng.bool() { LIVES_MAX } else { 0 };
     let drift = |rng: &mut fastrand::Rng| Drift { ms: rng.i64(-DRIFT_MS_MAX..=DRIFT_MS_MAX) };
     (0..lives).map(|_| drift(rng)).collect()
 }

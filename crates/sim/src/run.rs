@@ -1,27 +1,23 @@
-//! A run: one life of the process after the other, until all has healed and everything has ended.
+//! A run: one life of the store and its nodes after the other, until all has healed and everything has ended.
 //! Invariant: a life ends by dropping its runtime with every task in it, wherever each of them is waiting.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::chance::Chance;
-use entrega::channel::Channel;
-use entrega::channel::event::EventChannel;
-use entrega::engine::Engine;
-use entrega::intake::{OnceKey, Refusal};
+use entrega::intake::{OnceKey, Refusal, Taken};
 use entrega::store::StoreError;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
-use crate::destination::Destination;
 use crate::disk::Disk;
 use crate::drift::Drift;
 use crate::life::{Life, World};
+use crate::node::{self, Doors, House};
 use crate::operator::{self, Stage};
-use crate::plan::{End, Plan, START};
+use crate::plan::{End, Plan, START, Wish};
 use crate::pulse::Pulse;
 use crate::store::SimStore;
 use crate::troubles::Troubles;
@@ -30,8 +26,6 @@ use crate::witness::{Violation, Witness};
 /// By then everything must have ended, so long after the world has healed.
 const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// What an orderly stop waits for.
-const GRACE: Duration = Duration::from_millis(500);
 /// How often a caller comes back who was turned away.
 const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
@@ -55,16 +49,17 @@ pub fn run(seed: u64) -> Run {
 /// Runs one seed with a rule broken on purpose.
 pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let plan = Plan::draw(&mut rng);
-    let witness = Witness::new(plan.lanes.clone(), plan.endpoint_rate);
+    let plan = Arc::new(Plan::draw(&mut rng));
+    let fates = plan.nodes.iter().map(|node| node.fates.iter().copied().collect()).collect();
     let world = Arc::new(World {
         open: Mutex::new(vec![true; plan.wishes.len()]),
         orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
+        witness: Mutex::new(Witness::new(plan.clone())),
         plan,
         bug,
         disk: Mutex::new(Disk::default()),
-        witness: Mutex::new(witness),
         rng: Mutex::new(rng),
+        fates: Mutex::new(fates),
     });
     let mut now = START;
     let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
@@ -78,31 +73,26 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     world.witness.lock().set_clock(now, Drift::default());
     world.witness.lock().finish(now, &disk);
     drop(disk);
-    let (trace, violation, troubles) =
-        std::mem::replace(&mut *world.witness.lock(), Witness::new(BTreeMap::new(), None)).close();
+    let (trace, violation, troubles) = world.witness.lock().close();
     Run { trace, violation, troubles }
 }
 
-/// One life of the process, from its start to its end; gives the moment of the end.
+/// One life of the store and its nodes, from its start to its end; gives the moment of the end.
 fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Time {
     let (runtime, pulse) = Pulse::runtime();
     runtime.block_on(async {
-        let crash_at = match end {
-            Some(End::Crash { points }) => Some(points),
-            _ => None,
-        };
         let drift = world.plan.drift(number);
         world.witness.lock().set_clock(start, drift);
-        let life = Arc::new(Life::new(world, start, drift, crash_at));
+        let life = Arc::new(Life::new(world, start, drift, end));
         let store = SimStore::open(&life, number > 0);
-        let engine = engine(&life, &store, number);
-        let shutdown = CancellationToken::new();
-        let running = tokio::spawn({
-            let (engine, shutdown) = (engine.clone(), shutdown.clone());
-            async move { engine.run(shutdown, GRACE).await }
-        });
+        let (doors, shutdown) = (Doors::new(world.plan.nodes.len()), CancellationToken::new());
+        let house = Arc::new(House { life: life.clone(), store: store.clone(), doors, shutdown: shutdown.clone() });
+        let mut nodes = JoinSet::new();
+        for node in 0..world.plan.nodes.len() {
+            nodes.spawn(node::live_on(house.clone(), node));
+        }
         for wish in 0..world.plan.wishes.len() {
-            tokio::spawn(call(life.clone(), engine.clone(), wish));
+            tokio::spawn(call(house.clone(), wish));
         }
         tokio::spawn(operator::help_early(life.clone(), store.clone()));
         for order in 0..world.plan.orders.len() {
@@ -111,11 +101,7 @@ fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Tim
         let stopping = async {
             wait_for_end(&life, &store, end).await;
             shutdown.cancel();
-            let ended = running.await;
-            let is_well = matches!(ended, Ok(Ok(())));
-            if !is_well {
-                world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
-            }
+            nodes.join_all().await;
         };
         let is_killed = tokio::select! {
             biased;
@@ -153,26 +139,9 @@ async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>
     }
 }
 
-fn engine(life: &Arc<Life>, store: &Arc<SimStore>, number: usize) -> Arc<Engine> {
-    let lanes = life.world.plan.lanes.clone();
-    let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
-    let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));
-    let channels = [
-        ("simulated", destination.clone()),
-        ("email", destination.clone()),
-        ("webhook", destination),
-        ("event", event),
-    ];
-    Arc::new(Engine {
-        chance: Chance::from_seed(life.world.rng.lock().u64(..) ^ number as u64),
-        channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
-        ..Engine::over(store.clone(), life.clock.clone(), lanes)
-    })
-}
-
 /// A caller: comes at its time, comes back when it is turned away, and goes when it is answered.
-async fn call(life: Arc<Life>, engine: Arc<Engine>, number: usize) {
-    let world = &life.world;
+async fn call(house: Arc<House>, number: usize) {
+    let (life, world) = (&house.life, &house.life.world);
     let wish = &world.plan.wishes[number];
     if !world.open.lock()[number] {
         return;
@@ -182,8 +151,8 @@ async fn call(life: Arc<Life>, engine: Arc<Engine>, number: usize) {
     // Whoever has a key may be impatient and come twice.
     let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
     for _ in 0..RETURNS_MAX {
-        let mut answers = engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.clone())]).await;
-        match answers.pop() {
+        match ask(&house.doors, number, wish, &keys).await {
+            None => life.wait(RETURN_AFTER).await,
             Some(Ok(taken)) => {
                 let mut witness = world.witness.lock();
                 witness.troubles.repeated += u32::from(taken.is_repeat);
@@ -205,6 +174,16 @@ async fn call(life: Arc<Life>, engine: Arc<Engine>, number: usize) {
         }
     }
     world.open.lock()[number] = false;
+}
+
+/// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
+async fn ask(doors: &Doors, caller: usize, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
+    let (life, engine) = doors.find(caller)?;
+    tokio::select! {
+        biased;
+        () = life.died() => None,
+        mut answers = engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]) => answers.pop(),
+    }
 }
 
 /// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.

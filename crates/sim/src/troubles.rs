@@ -37,13 +37,23 @@ pub struct Troubles {
     pub discarded: u32,
     /// Dead letters that could not be given up any more, or not just then.
     pub not_discarded: u32,
+    /// Nodes that stood still for a while.
+    pub stalls: u32,
+    /// Nodes that were killed while others went on.
+    pub nodes_killed: u32,
+    /// Nodes that were stopped in order while others went on.
+    pub nodes_stopped: u32,
+    /// Jobs that a node gave back when it stopped.
+    pub given_back: u32,
+    /// Calls of a node that was stalled, about jobs that others had by then.
+    pub late: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 18] {
+    pub fn all(&self) -> [(&'static str, u32); 23] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -62,6 +72,11 @@ impl Troubles {
             ("an unblocked job", self.unblocked),
             ("a discarded dead letter", self.discarded),
             ("a discard in vain", self.not_discarded),
+            ("a stalled node", self.stalls),
+            ("a killed node", self.nodes_killed),
+            ("a stopped node", self.nodes_stopped),
+            ("a job given back", self.given_back),
+            ("a late call", self.late),
             ("a clock that was set", self.clocks_set),
         ]
     }
@@ -85,6 +100,11 @@ impl Troubles {
         self.unblocked += other.unblocked;
         self.discarded += other.discarded;
         self.not_discarded += other.not_discarded;
+        self.stalls += other.stalls;
+        self.nodes_killed += other.nodes_killed;
+        self.nodes_stopped += other.nodes_stopped;
+        self.given_back += other.given_back;
+        self.late += other.late;
         self.clocks_set += other.clocks_set;
     }
 }

@@ -6,19 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use entrega::store::ClaimedJob;
+use entrega::store::{ClaimedJob, Settlement};
 use entrega_core::id::JobId;
 use entrega_core::job::{JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::policy::{LanePolicy, Scope};
-use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
+use crate::hands::{Hands, Start};
 use crate::orders::Orders;
-use crate::plan::{End, START};
+use crate::plan::{End, NO_LIMIT, Plan, START, Span};
+use crate::seen::Seen;
+use crate::starts::Starts;
 use crate::troubles::Troubles;
 use crate::turns::Turns;
 
@@ -31,37 +32,24 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// What is known of a job.
-#[derive(Clone, Debug)]
-struct Seen {
-    lane: LaneName,
-    tenant: TenantName,
-    priority: Priority,
-    due: Time,
-    expires: Time,
-    place: Place,
-    generation: u8,
-    /// Attempts settled in this generation, since it was last unblocked.
-    settled: u32,
-    /// All of this generation.
-    history: usize,
-    /// All there were.
-    told: u32,
-    /// Whether it stands in its lane: durable, waiting, and in nobody's hands.
-    in_lane: bool,
-    /// Whether it was claimed and neither settled nor taken over since.
-    in_hands: bool,
+/// How a life of one of several nodes ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// While the others went on.
+    Killed,
+    /// In order, while the others went on.
+    Stopped,
+    /// In order, with all the others.
+    WithAll,
 }
 
 /// Sees and judges one run.
 pub struct Witness {
-    lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
-    /// What every endpoint allows.
-    endpoint_rate: Option<Rate>,
+    plan: Arc<Plan>,
     jobs: BTreeMap<JobId, Seen>,
     acknowledged: BTreeMap<JobId, Time>,
-    /// By lane, and by tenant where each has a throttle; when they really were, as a destination counts them.
-    starts: BTreeMap<(LaneName, Option<TenantName>), Vec<Time>>,
+    starts: Starts,
+    hands: Hands,
     /// What a destination asked for last.
     asked: BTreeMap<JobId, Time>,
     /// Which job each key of a tenant made.
@@ -78,14 +66,14 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// For a run with these lanes and endpoints.
-    pub fn new(lanes: BTreeMap<LaneName, Arc<LanePolicy>>, endpoint_rate: Option<Rate>) -> Witness {
+    /// For a run of this plan.
+    pub fn new(plan: Arc<Plan>) -> Witness {
         Witness {
-            lanes,
-            endpoint_rate,
+            hands: Hands::new(&plan),
+            plan,
             jobs: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
-            starts: BTreeMap::new(),
+            starts: Starts::default(),
             asked: BTreeMap::new(),
             keys: BTreeMap::new(),
             turns: BTreeMap::new(),
@@ -115,14 +103,21 @@ impl Witness {
         self.violation.get_or_insert(Violation { checker, detail });
     }
 
+    /// Keeps what a checker saw, if it saw anything.
+    fn judge(&mut self, checked: Result<(), Broken>) {
+        if let Err((checker, why)) = checked {
+            self.break_promise(checker, why);
+        }
+    }
+
     /// Whether all promises were kept so far.
     pub fn is_content(&self) -> bool {
         self.violation.is_none()
     }
 
     /// What was seen, and what was broken.
-    pub fn close(self) -> (Vec<String>, Option<Violation>, Troubles) {
-        (self.trace, self.violation, self.troubles)
+    pub fn close(&mut self) -> (Vec<String>, Option<Violation>, Troubles) {
+        (std::mem::take(&mut self.trace), self.violation.take(), self.troubles)
     }
 
     /// A caller was told that its job is safe.
@@ -145,9 +140,8 @@ impl Witness {
                     }
                     let seen = self.jobs.get(&dead.job_id);
                     let is_on_its_way = seen.is_some_and(|seen| !matches!(seen.place, Place::Ended { .. }));
-                    if let Err((checker, why)) = self.orders.check_letter(dead, is_on_its_way) {
-                        self.break_promise(checker, format!("{} {why}", dead.job_id));
-                    }
+                    let checked = self.orders.check_letter(dead, is_on_its_way);
+                    self.judge(checked.map_err(|(checker, why)| (checker, format!("{} {why}", dead.job_id))));
                 }
                 Change::Once((_, key), id) => self.note(now, format_args!("once {key} {id}")),
                 Change::Stopped(stopped) => {
@@ -183,7 +177,7 @@ impl Witness {
             }
             return;
         };
-        let is_settled = match moved(&seen, record) {
+        let is_settled = match seen.moved(record) {
             Ok(is_settled) => is_settled,
             Err((checker, why)) => return self.break_promise(checker, format!("{id} {why}")),
         };
@@ -193,31 +187,37 @@ impl Witness {
                 self.break_promise("never_early", format!("{id} comes back before its destination allows"));
             }
         }
+        if is_settled && self.hands.are_at(id) {
+            self.break_promise("no_double_settle", format!("{id} is settled while another is at it"));
+        }
         let told = seen.told + u32::from(is_settled);
         self.jobs.insert(id, Seen { told, ..Seen::new(record) });
     }
 
     /// Jobs left their lane, to be attempted or because they expired.
-    pub fn claimed(&mut self, now: Time, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
+    pub fn claimed(&mut self, now: Time, node: usize, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
         for left in expired {
             self.dropped(now, left.id);
         }
-        let policy = self.lanes[lane].clone();
-        let has_turns = policy.tenant_concurrency >= policy.concurrency;
+        let policy = self.plan.lanes[lane].clone();
+        let has_turns = policy.tenant_concurrency == NO_LIMIT;
         if has_turns && !jobs.is_empty() {
             self.line_up(now, lane);
         }
         for job in jobs {
             let id = job.job.id;
-            self.note(now, format_args!("claimed {id} {lane} #{} g{}", job.attempt, job.generation));
+            self.note(now, format_args!("node {node} claimed {id} {lane} #{} g{}", job.attempt, job.generation));
             let Some(seen) = self.jobs.get(&id).cloned() else {
                 self.break_promise("no_accepted_job_lost", format!("{id} is attempted before it is durable"));
                 continue;
             };
-            let is_allowed = self.orders.check_claim(lane, id, job.generation);
-            if let Err((checker, why)) = is_allowed.and_then(|()| may_go(now, &seen, job, &policy)) {
-                self.break_promise(checker, format!("{id} {why}"));
-            }
+            let moment = self.drift.moment(now);
+            let own = self.plan.endpoint_rate.filter(|_| job.job.tenant.is_endpoint());
+            let checked = (self.orders.check_claim(lane, id, job.generation))
+                .and_then(|()| seen.may_go(now, job, &policy))
+                .and_then(|()| self.hands.claimed(moment, node, job, &policy))
+                .and_then(|()| self.starts.add(moment, &job.job, &policy, own));
+            self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
             if has_turns {
                 self.check_order(now, lane, id, &seen, policy.fairness.max_jobs_per_tenant_batch);
             }
@@ -271,39 +271,67 @@ impl Witness {
         self.jobs.entry(id).and_modify(|seen| seen.in_lane = false);
     }
 
+    /// A node says what came of an attempt, perhaps too late.
+    pub fn settling(&mut self, now: Time, settlement: &Settlement, is_stale: bool) {
+        if is_stale {
+            self.troubles.stale += 1;
+            self.note(now, format_args!("stale {}", settlement.job.id));
+        }
+        self.hands.settling(settlement.ticket.number().unwrap_or_default());
+    }
+
     /// The lease of an attempt ended; its job waits again.
-    pub fn lease_lost(&mut self, now: Time, id: JobId) {
+    pub fn lease_lost(&mut self, now: Time, number: u64) {
         self.troubles.leases_lost += 1;
-        self.note(now, format_args!("lease lost {id}"));
-        self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (true, false));
+        let taken = self.hands.taken_over(self.drift.moment(now), number);
+        self.waits_again(now, "lease lost", taken);
+    }
+
+    /// A node gave a job back that it held; it waits again.
+    pub fn given_back(&mut self, now: Time, number: u64, node: usize) {
+        self.troubles.given_back += 1;
+        let given = self.hands.given_back(number, node);
+        self.waits_again(now, "given back", given);
+    }
+
+    fn waits_again(&mut self, now: Time, how: &str, job: Result<JobId, Broken>) {
+        if let Ok(id) = job {
+            self.note(now, format_args!("{how} {id}"));
+            self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (true, false));
+        }
+        self.judge(job.map(drop));
+    }
+
+    /// A node does nothing for a while.
+    pub fn stalled(&mut self, node: usize, span: Span) {
+        self.troubles.stalls += 1;
+        self.note(self.drift.shown(span.0), format_args!("node {node} stalls for {:?}", span.1.since(span.0)));
+        self.hands.stalled(node, span);
+    }
+
+    /// A life of one of several nodes ended.
+    pub fn node_over(&mut self, now: Time, node: usize, how: NodeEnd) {
+        self.note(now, format_args!("node {node}: {how:?}"));
+        self.troubles.nodes_killed += u32::from(how == NodeEnd::Killed);
+        self.troubles.nodes_stopped += u32::from(how == NodeEnd::Stopped);
+        self.hands.orphaned(node);
     }
 
     /// A destination is called.
     pub fn started(&mut self, now: Time, job: &ClaimedJob) {
-        let (id, lane) = (job.job.id, &job.job.lane);
+        let id = job.job.id;
         self.note(now, format_args!("start {id} #{}", job.attempt));
-        if let Err((checker, why)) = self.orders.check_start(id, job.generation) {
-            self.break_promise(checker, format!("{id} {why}"));
-        }
+        let checked = match self.hands.started(self.drift.moment(now), job) {
+            Ok(Start::Own) => self.orders.check_start(id, job.generation),
+            Ok(Start::Late) => {
+                self.troubles.late += 1;
+                return;
+            }
+            Err(broken) => Err(broken),
+        };
+        self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
         if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
             self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
-        }
-        let now = self.drift.moment(now);
-        let policy = self.lanes[lane].clone();
-        let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
-        let starts = self.starts.entry((lane.clone(), by_tenant.then(|| job.job.tenant.clone()))).or_default();
-        let nth_last = |n: u32| starts.len().checked_sub(n as usize).map(|index| starts[index]);
-        let of_lane = policy.throttle.as_ref().map(|throttle| (throttle.max_requests, throttle.per));
-        let own = self.endpoint_rate.filter(|_| job.job.tenant.is_endpoint());
-        let is_too_many = (of_lane.into_iter())
-            .chain(own.map(|rate| (rate.max_requests, rate.per())))
-            .any(|(max, per)| nth_last(max).is_some_and(|before| now < before + per));
-        let paced = policy.cadence.as_ref();
-        let is_too_soon =
-            paced.and_then(|cadence| nth_last(1).map(|before| now < before + cadence.min)).unwrap_or(false);
-        starts.push(now);
-        if is_too_many || is_too_soon {
-            self.break_promise("throttle_respected", format!("{id} in {lane} is one start too many"));
         }
     }
 
@@ -319,10 +347,9 @@ impl Witness {
         if let Some(id) = lost {
             self.break_promise("no_accepted_job_lost", format!("{id} was accepted and is gone"));
         }
-        if let Err((checker, why)) = self.orders.check_kept(disk) {
-            self.break_promise(checker, why);
-        }
+        self.judge(self.orders.check_kept(disk));
         self.turns.clear();
+        self.hands.clear();
         for (id, seen) in &mut self.jobs {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
@@ -375,72 +402,5 @@ fn is_done(record: &Record) -> bool {
     matches!(record.place, Place::Ended { state: JobState::Done, .. })
 }
 
-impl Seen {
-    fn new(record: &Record) -> Seen {
-        Seen {
-            lane: record.job.lane.clone(),
-            tenant: record.job.tenant.clone(),
-            priority: record.job.priority,
-            due: record.due,
-            expires: record.expires(),
-            place: record.place.clone(),
-            generation: record.generation,
-            settled: record.attempt,
-            history: record.history.len(),
-            told: 0,
-            in_lane: record.place == Place::Waiting,
-            in_hands: false,
-        }
-    }
-}
-
 /// A checker and what it saw.
 pub type Broken = (&'static str, String);
-
-/// Whether a move of a job is legal, and whether an attempt was settled by it.
-fn moved(seen: &Seen, record: &Record) -> Result<bool, Broken> {
-    let (attempt, history) = (record.attempt, record.history.len());
-    let is_same = (attempt, history, record.generation) == (seen.settled, seen.history, seen.generation);
-    match (&seen.place, &record.place) {
-        (Place::Ended { state: JobState::Dlq, .. }, Place::Waiting) => match record.generation == seen.generation + 1 {
-            true => Ok(false),
-            false => Err(("attempts_bounded", "is replayed without being counted".into())),
-        },
-        (Place::Ended { state, .. }, Place::Ended { state: JobState::Cancelled, .. }) => {
-            Err(("cancel_is_final", format!("was {state} and is cancelled")))
-        }
-        (_, Place::Ended { state: JobState::Cancelled, .. }) if seen.in_hands => {
-            Err(("cancel_is_final", "is cancelled while it is attempted".into()))
-        }
-        (Place::Ended { .. }, _) => Err(("no_double_settle", format!("ended before and is {:?}", record.place))),
-        (Place::Blocked { .. }, Place::Waiting) if attempt == 0 && history == seen.history => Ok(false),
-        (Place::Blocked { .. }, Place::Waiting) => {
-            Err(("attempts_bounded", format!("is unblocked with {attempt} attempts used up")))
-        }
-        (Place::Blocked { .. }, Place::Ended { state: JobState::Cancelled, .. }) => Ok(false),
-        (_, Place::Ended { state: JobState::Dropped | JobState::Cancelled, .. }) if is_same => Ok(false),
-        // A replay that was dropped on its way is a dead letter again.
-        (_, Place::Ended { state: JobState::Dlq, .. }) if is_same && seen.generation > 0 => Ok(false),
-        _ if attempt == seen.settled + 1 && history == seen.history + 1 => Ok(true),
-        _ if attempt <= seen.settled => {
-            Err(("no_double_settle", format!("is settled again as attempt {attempt} of {}", seen.settled)))
-        }
-        _ => Err(("attempts_bounded", format!("has {attempt} attempts and {history} records of them"))),
-    }
-}
-
-/// Whether a job may be attempted now.
-fn may_go(now: Time, seen: &Seen, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
-    match () {
-        _ if !seen.in_lane => Err(("no_double_settle", "is in somebody's hands or ended".into())),
-        _ if now < seen.due => Err(("never_early", "is not due".into())),
-        _ if now >= seen.expires => Err(("ttl_respected", "is past its time to live".into())),
-        _ if job.attempt > policy.retry.attempts => {
-            Err(("attempts_bounded", format!("gets attempt {} of {}", job.attempt, policy.retry.attempts)))
-        }
-        _ if job.attempt != seen.settled + 1 || job.history.len() != seen.history => {
-            Err(("attempts_bounded", format!("gets attempt {} after {} settled ones", job.attempt, seen.settled)))
-        }
-        _ => Ok(()),
-    }
-}

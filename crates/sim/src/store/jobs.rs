@@ -51,7 +51,7 @@ impl JobStore for SimStore {
         self.life.wait_for_store().await;
         self.life.reach().await;
         let now = self.now();
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let cell = state.lanes.get_mut(lane).ok_or_else(|| self.unknown_lane(lane))?;
         if self.has(Bug::BreakerNeverCloses) && cell.machine.breaker(now).is_some_and(|breaker| breaker.opened > 0) {
             cell.machine.pause();
@@ -66,7 +66,7 @@ impl JobStore for SimStore {
         let jobs: Vec<_> =
             claims.jobs.iter().filter_map(|claimed| self.hand_out(now, &mut state, lane, claimed)).collect();
         drop(state);
-        self.life.world.witness.lock().claimed(now, lane, &jobs, &claims.expired);
+        self.life.world.witness.lock().claimed(now, self.node, lane, &jobs, &claims.expired);
         self.expire(&claims.expired.iter().map(|left| left.id).collect::<Vec<_>>());
         let late = if self.has(Bug::WakeTooLate) { Duration::from_hours(1) } else { Duration::ZERO };
         Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at.map(|at| at + late) })
@@ -86,9 +86,14 @@ impl JobStore for SimStore {
 
     async fn release(&self) -> Result<(), StoreError> {
         self.life.reach().await;
+        self.give_back();
+        if !self.is_lone() {
+            // The others go on, and the gates are the store's.
+            return self.flush().await;
+        }
         let at = self.now();
         let starts = {
-            let state = self.state.lock();
+            let state = self.shared.state.lock();
             let kept = |(name, cell): (&LaneName, &LaneCell)| Some((name.clone(), cell.machine.starts(at)?));
             state.lanes.iter().filter_map(kept).collect()
         };
@@ -96,8 +101,9 @@ impl JobStore for SimStore {
     }
 
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
-        let state = self.state.lock();
-        state.lanes.get(lane).map(|cell| cell.wake.clone()).ok_or_else(|| self.unknown_lane(lane))
+        let state = self.shared.state.lock();
+        let wake = state.lanes.get(lane).and_then(|cell| cell.wakes.get(&self.node)).cloned();
+        wake.ok_or_else(|| self.unknown_lane(lane))
     }
 
     async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
@@ -122,13 +128,13 @@ impl JobStore for SimStore {
 
     async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
         let now = self.now();
-        Ok(self.state.lock().lanes.values().find_map(|cell| cell.machine.explain(now, id)))
+        Ok(self.shared.state.lock().lanes.values().find_map(|cell| cell.machine.explain(now, id)))
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>, StoreError> {
         self.life.reach().await;
         let now = self.now();
-        let (state, disk) = (self.state.lock(), self.life.world.disk.lock());
+        let (state, disk) = (self.shared.state.lock(), self.life.world.disk.lock());
         let view = |(name, cell): (&LaneName, &LaneCell)| {
             let blocked = |record: &&Record| record.job.lane == *name && matches!(record.place, Place::Blocked { .. });
             let dead = disk.dead.values().filter(|dead| dead.lane == *name && dead.status.is_open());
@@ -180,7 +186,9 @@ impl SimStore {
         let record = self.life.world.disk.lock().jobs.get(&claimed.id).cloned()?;
         state.leases_made += 1;
         let number = state.leases_made;
-        let lease = Lease { lane: lane.clone(), ticket: claimed.ticket, id: claimed.id, until: now + LEASE };
+        let (life, until) = (self.life.clone(), now + LEASE);
+        let (lane, ticket, id) = (lane.clone(), claimed.ticket, claimed.id);
+        let lease = Lease { node: self.node, life, lane, ticket, id, until };
         state.leases.insert(number, lease);
         Some(ClaimedJob {
             ticket: Ticket::numbered(number),

@@ -4,11 +4,12 @@
 //! Never: uses a thread or draws chance of its own.
 //!
 //! # Layout
-//! `jobs` is the way of a job, `settlements` what becomes of one, `changes` what operators ask for, `writer` group
-//! commit, `rest` the other verbs.
+//! `jobs` is the way of a job, `leases` who holds one, `settlements` what becomes of one, `changes` what operators ask
+//! for, `writer` group commit, `rest` the other verbs.
 
 mod changes;
 mod jobs;
+mod leases;
 mod rest;
 mod settlements;
 mod writer;
@@ -36,13 +37,17 @@ use crate::disk::{Change, Record, Stopped};
 use crate::life::Life;
 use crate::plan::listening;
 
-/// Longer than any attempt, shorter than the longest outage.
-const LEASE: Duration = Duration::from_secs(4);
+/// Shorter than the longest attempt, outage and stall.
+pub const LEASE: Duration = Duration::from_millis(1_200);
+/// How often a node renews the leases of what it is at.
+pub const RENEW_EVERY: Duration = Duration::from_millis(300);
 const REAP_EVERY: Duration = Duration::from_millis(250);
 
 /// An attempt under way.
-#[derive(Clone, Debug)]
 struct Lease {
+    node: usize,
+    /// The life of that node.
+    life: Arc<Life>,
     lane: LaneName,
     ticket: Ticket,
     id: JobId,
@@ -51,24 +56,49 @@ struct Lease {
 
 struct LaneCell {
     machine: Lane,
-    wake: Arc<Notify>,
+    /// By node.
+    wakes: BTreeMap<usize, Arc<Notify>>,
+    bug: Option<Bug>,
+}
+
+impl LaneCell {
+    /// There may be something to claim, whoever comes first.
+    fn wake_all(&self) {
+        let heard = if self.bug == Some(Bug::WakeOneNode) { 1 } else { usize::MAX };
+        self.wakes.values().take(heard).for_each(|wake| wake.notify_one());
+    }
+
+    /// Lets a job wait again whose attempt comes to nothing.
+    fn put_back(&mut self, now: Time, ticket: Ticket, record: &Record) {
+        self.machine.settle(now, ticket, Next::Leave, Lesson::Nothing, Duration::ZERO);
+        self.machine.restore(now, &entry(record, self.bug));
+        self.wake_all();
+    }
 }
 
 struct State {
     lanes: BTreeMap<LaneName, LaneCell>,
     leases: BTreeMap<u64, Lease>,
     leases_made: u64,
+    /// The node that carries replays on, until this moment.
+    leader: Option<(usize, Time)>,
     queue: Vec<Command>,
 }
 
-/// The store of one life.
-pub struct SimStore {
-    life: Arc<Life>,
+/// What all nodes share.
+struct Shared {
     state: Mutex<State>,
     /// Told when there is something to write.
     bell: Notify,
     /// Operators change one thing at a time.
     changes: tokio::sync::Mutex<()>,
+}
+
+/// The store as one node reaches it, or somebody outside.
+pub struct SimStore {
+    life: Arc<Life>,
+    node: usize,
+    shared: Arc<Shared>,
 }
 
 impl SimStore {
@@ -85,7 +115,7 @@ impl SimStore {
         let stopped = disk.stopped.take();
         world.witness.lock().reopened(now, &disk);
         let lanes = world.plan.lanes.iter().map(|(name, policy)| {
-            let mut machine = Lane::new(bent(policy, world.bug));
+            let mut machine = Lane::new(bent(policy, world.bug, world.plan.nodes.len()));
             let is_skipped = |record: &Record| world.has(Bug::SkipTheFuture) && record.job.accepted_at > now;
             for record in disk.waiting().filter(|record| record.job.lane == *name && !is_skipped(record)) {
                 machine.restore(now, &entry(record, world.bug));
@@ -99,15 +129,30 @@ impl SimStore {
             if disk.paused.contains(name) && !world.has(Bug::PauseForgotten) {
                 machine.pause();
             }
-            (name.clone(), LaneCell { machine, wake: Arc::new(Notify::new()) })
+            (name.clone(), LaneCell { machine, wakes: BTreeMap::new(), bug: world.bug })
         });
-        let state = State { lanes: lanes.collect(), leases: BTreeMap::new(), leases_made: 0, queue: Vec::new() };
+        let (lanes, leases, queue) = (lanes.collect(), BTreeMap::new(), Vec::new());
+        let state = Mutex::new(State { lanes, leases, leases_made: 0, leader: None, queue });
         drop(disk);
-        let (life, state) = (life.clone(), Mutex::new(state));
-        let store = Arc::new(SimStore { life, state, bell: Notify::new(), changes: tokio::sync::Mutex::default() });
+        let shared = Arc::new(Shared { state, bell: Notify::new(), changes: tokio::sync::Mutex::default() });
+        let store = Arc::new(SimStore { life: life.clone(), node: 0, shared });
         tokio::spawn(store.clone().write_on());
         tokio::spawn(store.clone().reap_on());
         store
+    }
+
+    /// The store as a node reaches it that begins to live.
+    pub fn join(&self, life: &Arc<Life>, node: usize) -> Arc<SimStore> {
+        for cell in self.shared.state.lock().lanes.values_mut() {
+            cell.wakes.insert(node, Arc::default());
+        }
+        let joined = Arc::new(SimStore { life: life.clone(), node, shared: self.shared.clone() });
+        tokio::spawn(joined.clone().renew_on());
+        joined
+    }
+
+    fn is_lone(&self) -> bool {
+        self.life.world.plan.nodes.len() == 1
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -124,8 +169,8 @@ impl SimStore {
     }
 
     fn push(&self, command: Command) {
-        self.state.lock().queue.push(command);
-        self.bell.notify_one();
+        self.shared.state.lock().queue.push(command);
+        self.shared.bell.notify_one();
     }
 
     /// Writes changes; `put_back` stands in its lane once they are durable.
@@ -133,26 +178,6 @@ impl SimStore {
         let (reply, durable) = oneshot::channel();
         self.push(Command::Change { changes, put_back: put_back.map(Box::new), reply: Some(reply) });
         durable.await.map_err(|_| StoreError::Stopped { reason: "the process is gone".into() })
-    }
-
-    /// Takes attempts over whose lease has ended: their jobs wait again, with the same number.
-    async fn reap_on(self: Arc<Self>) {
-        loop {
-            self.life.wait(REAP_EVERY).await;
-            let now = self.now();
-            let mut state = self.state.lock();
-            let ended: Vec<u64> =
-                state.leases.iter().filter(|(_, lease)| lease.until <= now).map(|(number, _)| *number).collect();
-            for number in ended {
-                let Some(Lease { lane, ticket, id, .. }) = state.leases.remove(&number) else { continue };
-                let Some(record) = self.life.world.disk.lock().jobs.get(&id).cloned() else { continue };
-                let Some(cell) = state.lanes.get_mut(&lane) else { continue };
-                cell.machine.settle(now, ticket, Next::Leave, Lesson::Nothing, Duration::ZERO);
-                cell.machine.restore(now, &entry(&record, self.life.world.bug));
-                cell.wake.notify_one();
-                self.life.world.witness.lock().lease_lost(now, id);
-            }
-        }
     }
 }
 
@@ -172,12 +197,21 @@ fn go_on(now: Time, machine: &mut Lane, name: &LaneName, stopped: Option<&Stoppe
 }
 
 /// The policy that the lane machine is given.
-fn bent(policy: &Arc<LanePolicy>, bug: Option<Bug>) -> Arc<LanePolicy> {
+fn bent(policy: &Arc<LanePolicy>, bug: Option<Bug>, nodes: usize) -> Arc<LanePolicy> {
     let mut policy = policy.clone();
+    if nodes > 1 {
+        // Each node sees to its own concurrency.
+        Arc::make_mut(&mut policy).concurrency = u32::MAX;
+    }
     match bug {
         Some(Bug::ThrottleOffByOne) => {
             Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.max_requests += 1);
         }
+        Some(Bug::ThrottlePerNode) => {
+            let times = nodes as u32;
+            Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.max_requests *= times);
+        }
+        Some(Bug::TenantConcurrencyPerNode) => Arc::make_mut(&mut policy).tenant_concurrency *= nodes as u32,
         Some(Bug::EndlessTurn) => Arc::make_mut(&mut policy).fairness.max_jobs_per_tenant_batch = u32::MAX,
         _ => {}
     }

@@ -25,6 +25,9 @@ use crate::plan::{START, is_listening};
 /// The name of every endpoint there is.
 pub const HOOK: &str = "hook";
 
+/// How long a node leads after it last said so.
+const LEAD: Duration = Duration::from_secs(1);
+
 /// A verb that no run needs.
 pub(super) fn not_simulated(doing: &'static str) -> StoreError {
     StoreError::Answer { doing, reason: "the simulated store does not do this".into() }
@@ -64,7 +67,7 @@ impl DeadLetterStore for SimStore {
 
     async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
         self.life.reach().await;
-        let _one_at_a_time = self.changes.lock().await;
+        let _one_at_a_time = self.shared.changes.lock().await;
         let mut dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
         if !self.has(Bug::ReplayDiscarded) || dead.status != DeadLetterStatus::Discarded {
             dead.check_replay()?;
@@ -125,8 +128,25 @@ impl Registry for SimStore {
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        self.life.reach().await;
+        if !self.leads() {
+            return Ok(Vec::new());
+        }
         let disk = self.life.world.disk.lock();
         Ok(disk.replays.values().filter(|run| run.status == ReplayStatus::Running).cloned().collect())
+    }
+}
+
+impl SimStore {
+    /// Whether this node carries replays on: one does at a time, and the next when that one is gone.
+    fn leads(&self) -> bool {
+        let now = self.now();
+        let mut state = self.shared.state.lock();
+        let is_free = state.leader.is_none_or(|(node, until)| node == self.node || until <= now);
+        if is_free {
+            state.leader = Some((self.node, now + LEAD));
+        }
+        is_free
     }
 }
 

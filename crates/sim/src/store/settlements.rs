@@ -23,14 +23,10 @@ impl SimStore {
         let (mut changes, mut retries, mut causes) = (Vec::new(), Vec::new(), Vec::new());
         for settlement in settlements {
             let number = settlement.ticket.number().unwrap_or_default();
-            let lease = self.state.lock().leases.remove(&number);
-            if lease.is_none() {
-                let mut witness = self.life.world.witness.lock();
-                witness.troubles.stale += 1;
-                witness.note(now, format_args!("stale {}", settlement.job.id));
-                if !self.has(Bug::NoFence) {
-                    continue;
-                }
+            let lease = self.shared.state.lock().leases.remove(&number);
+            self.life.world.witness.lock().settling(now, &settlement, lease.is_none());
+            if lease.is_none() && !self.is_bent(&settlement) {
+                continue;
             }
             self.leave_lane(now, lane, lease, &settlement, &mut retries);
             if !self.has(Bug::ForgetCauses) {
@@ -44,6 +40,13 @@ impl SimStore {
             changes.extend(settled);
         }
         self.push(Command::Settle { changes, retries, causes });
+    }
+
+    /// Whether a settlement under an old lease counts although it should not.
+    fn is_bent(&self, settlement: &Settlement) -> bool {
+        let state = self.shared.state.lock();
+        let has_another = |lease: &Lease| lease.id == settlement.job.id && lease.node != self.node;
+        self.has(Bug::NoFence) || self.has(Bug::NoFenceBetweenNodes) && state.leases.values().any(has_another)
     }
 
     /// What the lane machine learns now; a retry waits until it is durable.
@@ -61,11 +64,15 @@ impl SimStore {
             retries.push(Retried { lane: lane.clone(), ticket, at, lesson, took });
             return;
         }
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let Some(cell) = state.lanes.get_mut(lane) else { return };
         let next = if self.has(Bug::KeepAfterEnd) { Next::RetryAt(now) } else { Next::Leave };
         let was_running = cell.machine.settle(now, ticket, next, lesson, took);
         assert!(was_running, "{ticket:?} was settled twice");
+        if !self.is_lone() {
+            // Another node may have room for whoever had to wait for this.
+            cell.wake_all();
+        }
     }
 
     /// A job that is caused, unless it is bent.

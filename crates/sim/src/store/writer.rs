@@ -49,7 +49,7 @@ impl SimStore {
     /// Writes for as long as the process lives.
     pub(super) async fn write_on(self: Arc<Self>) {
         loop {
-            self.bell.notified().await;
+            self.shared.bell.notified().await;
             self.life.reach().await;
             let (mut changes, mut afterwards) = self.put_together();
             if self.has(Bug::AcknowledgeBeforeSync) {
@@ -73,7 +73,7 @@ impl SimStore {
 
     /// One batch of everything that waits.
     fn put_together(&self) -> (Vec<Change>, Afterwards) {
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let disk = self.life.world.disk.lock();
         let (mut changes, mut afterwards) = (Vec::new(), Afterwards::default());
         for command in std::mem::take(&mut state.queue) {
@@ -182,12 +182,12 @@ impl SimStore {
             world.witness.lock().durable(now, &changes);
             disk.commit(changes);
         }
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         for lane in &afterwards.touched {
             let Some(cell) = state.lanes.get_mut(lane) else { continue };
             cell.machine.publish(now);
             if !self.has(Bug::ForgetToWake) {
-                cell.wake.notify_one();
+                cell.wake_all();
             }
         }
         for Retried { lane, ticket, at, lesson, took } in afterwards.retries {
@@ -199,12 +199,12 @@ impl SimStore {
             };
             let was_running = cell.machine.settle(now, ticket, next, lesson, took);
             assert!(was_running, "{ticket:?} was settled twice");
-            cell.wake.notify_one();
+            cell.wake_all();
         }
         for record in afterwards.put_back {
             let Some(cell) = state.lanes.get_mut(&record.job.lane) else { continue };
             cell.machine.restore(now, &entry(&record, world.bug));
-            cell.wake.notify_one();
+            cell.wake_all();
         }
         drop(state);
         answer(afterwards.taken);

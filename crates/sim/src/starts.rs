@@ -1,0 +1,39 @@
+//! Starts as a destination counts them: no more in any period than its throttle allows, however many nodes there are.
+//! Invariant: moments are those that really were, whatever clocks showed.
+
+use std::collections::BTreeMap;
+
+use entrega_core::job::Job;
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::policy::{LanePolicy, Scope};
+use entrega_core::throttle::Rate;
+use entrega_core::time::Time;
+
+use crate::witness::Broken;
+
+/// All starts, by lane, and by tenant where each has a throttle.
+#[derive(Debug, Default)]
+pub struct Starts {
+    by_gate: BTreeMap<(LaneName, Option<TenantName>), Vec<Time>>,
+}
+
+impl Starts {
+    /// A job may go; `own` is what its endpoint allows beside its lane.
+    pub fn add(&mut self, at: Time, job: &Job, policy: &LanePolicy, own: Option<Rate>) -> Result<(), Broken> {
+        let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
+        let starts = self.by_gate.entry((job.lane.clone(), by_tenant.then(|| job.tenant.clone()))).or_default();
+        let nth_last = |n: u32| starts.len().checked_sub(n as usize).map(|index| starts[index]);
+        let of_lane = policy.throttle.as_ref().map(|throttle| (throttle.max_requests, throttle.per));
+        let is_too_many = (of_lane.into_iter())
+            .chain(own.map(|rate| (rate.max_requests, rate.per())))
+            .any(|(max, per)| nth_last(max).is_some_and(|before| at < before + per));
+        let paced = policy.cadence.as_ref();
+        let is_too_soon =
+            paced.and_then(|cadence| nth_last(1).map(|before| at < before + cadence.min)).unwrap_or(false);
+        starts.push(at);
+        match is_too_many || is_too_soon {
+            true => Err(("throttle_respected", format!("in {} is one start too many", job.lane))),
+            false => Ok(()),
+        }
+    }
+}
