@@ -2,6 +2,7 @@
 //! Invariant: one deadline covers look-up, connect, TLS, headers and body.
 //! Never: follows a redirect, or repeats a request of which a byte may have left.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::address::AddressFilter;
 use crate::answer::{self, Answer};
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
+use crate::gate::Later;
 use crate::resolve::{Resolve, SystemResolver};
 use crate::tls::Connector;
 
@@ -72,9 +74,21 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
+/// Carries requests out and answers back in the place of connections, for programs that simulate destinations.
+pub trait Exchange: fmt::Debug + Send + Sync {
+    /// One request and its answer; the client sees to the deadline.
+    fn exchange(&self, request: Request<Bytes>) -> Later<'_, Result<Answer, CallError>>;
+}
+
+#[derive(Debug)]
+enum Way {
+    Wire(legacy::Client<Connector, Full<Bytes>>),
+    Given(Arc<dyn Exchange>),
+}
+
 #[derive(Debug)]
 struct Shared {
-    http: legacy::Client<Connector, Full<Bytes>>,
+    way: Way,
     filter: Arc<AddressFilter>,
     answer_bytes_max: usize,
 }
@@ -100,7 +114,15 @@ impl Client {
             // Only what met a closed connection before its first byte; never what may have left.
             .retry_canceled_requests(true)
             .build(connector);
-        Ok(Self { shared: Arc::new(Shared { http, filter, answer_bytes_max: config.answer_bytes_max }) })
+        let way = Way::Wire(http);
+        Ok(Self { shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max }) })
+    }
+
+    /// A client that opens no connection: whatever may be called is answered by `exchange`.
+    #[must_use]
+    pub fn over(exchange: Arc<dyn Exchange>) -> Self {
+        let ClientConfig { filter, answer_bytes_max, .. } = ClientConfig::default();
+        Self { shared: Arc::new(Shared { way: Way::Given(exchange), filter: Arc::new(filter), answer_bytes_max }) }
     }
 
     /// Sends `request` and reads its answer, all before `deadline`. Any status is an answer.
@@ -135,9 +157,13 @@ impl Client {
     }
 
     async fn exchange(&self, request: Request<Bytes>) -> Result<(Answer, Option<Incoming>), CallError> {
+        let http = match &self.shared.way {
+            Way::Wire(http) => http,
+            Way::Given(given) => return Ok((given.exchange(request).await?, None)),
+        };
         let mut request = request.map(Full::new);
         *request.version_mut() = Version::HTTP_11;
-        let response = self.shared.http.request(request).await;
+        let response = http.request(request).await;
         let response = response.map_err(CallError::from_exchange)?;
         let read = answer::read(response, self.shared.answer_bytes_max).await;
         read.map_err(|error| CallError::Aborted { source: Arc::new(error) })

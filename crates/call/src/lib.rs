@@ -123,7 +123,7 @@ pub use api::{
     Credentials, PathProblem, Reply, USER_HEADER,
 };
 pub use chance::Chance;
-pub use client::{Client, ClientConfig};
+pub use client::{Client, ClientConfig, Exchange};
 pub use clock::Clock;
 pub use entrega_core::backoff::Backoff;
 pub use entrega_core::breaker::{BreakerPolicy, BreakerState};

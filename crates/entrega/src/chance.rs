@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 pub struct Chance {
     rng: Mutex<fastrand::Rng>,
     last_id: Mutex<(u64, u128)>,
+    /// Whether somebody gave the seed, who wants the same secrets again: a simulation.
+    is_known: bool,
 }
 
 /// The random bits of an id.
@@ -19,17 +21,26 @@ const ID_CHANCE_BITS: u32 = 80;
 impl Chance {
     /// Seeded by the operating system.
     pub fn from_system() -> Chance {
-        Chance::from_seed(u64::from_le_bytes(secret_bytes()))
+        Chance { is_known: false, ..Chance::from_seed(u64::from_le_bytes(secret_bytes())) }
     }
 
     /// The same draws for the same seed.
     pub fn from_seed(seed: u64) -> Chance {
-        Chance { rng: Mutex::new(fastrand::Rng::with_seed(seed)), last_id: Mutex::new((0, 0)) }
+        Chance { rng: Mutex::new(fastrand::Rng::with_seed(seed)), last_id: Mutex::new((0, 0)), is_known: true }
     }
 
     /// Uniform in 0..1.
     pub fn roll(&self) -> f64 {
         self.rng.lock().f64()
+    }
+
+    /// A new job id that nobody can guess.
+    pub fn secret_id(&self, now: Time) -> JobId {
+        let bits = match self.is_known {
+            true => self.rng.lock().u128(..),
+            false => u128::from_le_bytes(secret_bytes()),
+        };
+        JobId::from_parts(now, bits)
     }
 
     /// A new job id, larger than every one made before it in this process.
@@ -65,5 +76,15 @@ mod tests {
         let times = [1000, 1000, 999, 1000, 1001, 1001];
         let ids: Vec<_> = times.iter().map(|&ms| chance.job_id(Time::from_millis(ms))).collect();
         assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    }
+
+    /// The draws of a small generator give away those that follow, so a secret must not be one of them.
+    #[test]
+    fn secret_ids_follow_from_a_seed_only_where_somebody_gave_it() {
+        let now = Time::from_millis(1000);
+        assert_eq!(Chance::from_seed(1).secret_id(now), Chance::from_seed(1).secret_id(now));
+        let same_seed = Chance { is_known: false, ..Chance::from_seed(1) };
+        assert_ne!(same_seed.secret_id(now), Chance::from_seed(1).secret_id(now));
+        assert!(!Chance::from_system().is_known);
     }
 }

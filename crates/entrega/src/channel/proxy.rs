@@ -15,7 +15,7 @@ use entrega_core::outcome::{Answer, Cached, Fault, FaultKind, Outcome};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
 use super::Channel;
@@ -36,8 +36,12 @@ pub struct ProxyChannel {
     clock: Clock,
     routes: Arc<Routes>,
     /// Calls of this process that are under way, by the key of their answer: at most as many as attempts.
-    calls: Mutex<HashMap<String, watch::Receiver<Option<Outcome>>>>,
+    calls: Calls,
 }
+
+/// Whoever waits for a call hears of its end in the order in which they came: a simulated run must come out the same
+/// again.
+type Calls = Mutex<HashMap<String, broadcast::Sender<Outcome>>>;
 
 /// What a call is made for.
 struct Asking<'a> {
@@ -83,28 +87,25 @@ impl ProxyChannel {
 
     /// Makes the call, or waits for whoever makes the same one.
     async fn share(&self, asking: &Asking<'_>) -> Outcome {
-        let (ours, mut theirs) = {
+        let theirs = {
             let mut calls = self.calls.lock();
-            match calls.get(&asking.key) {
-                Some(theirs) => (None, theirs.clone()),
-                None => {
-                    let (ours, theirs) = watch::channel(None);
-                    calls.insert(asking.key.clone(), theirs.clone());
-                    (Some(UnderWay { calls: &self.calls, key: &asking.key, tell: ours }), theirs)
-                }
+            let theirs = calls.get(&asking.key).map(broadcast::Sender::subscribe);
+            if theirs.is_none() {
+                calls.insert(asking.key.clone(), broadcast::channel(1).0);
             }
+            theirs
         };
-        match ours {
-            Some(under_way) => {
+        match theirs {
+            None => {
+                let under_way = UnderWay { calls: &self.calls, key: Some(&asking.key) };
                 let came = self.share_with_nodes(asking).await;
-                under_way.tell.send_replace(Some(came.clone()));
+                under_way.tell(&came);
                 came
             }
-            None => {
+            Some(mut theirs) => {
                 // An error means that whoever made the call is gone without a word.
-                let told = timeout_at(asking.deadline, theirs.wait_for(Option::is_some)).await;
-                let came = told.ok().and_then(Result::ok).and_then(|came| came.clone());
-                came.map_or_else(
+                let told = timeout_at(asking.deadline, theirs.recv()).await;
+                told.ok().and_then(Result::ok).map_or_else(
                     || fault(FaultKind::Timeout, "the same call, made for another job, did not end"),
                     shared,
                 )
@@ -164,14 +165,28 @@ impl ProxyChannel {
 
 /// A call that others may wait for; it ends however its maker ends.
 struct UnderWay<'a> {
-    calls: &'a Mutex<HashMap<String, watch::Receiver<Option<Outcome>>>>,
-    key: &'a str,
-    tell: watch::Sender<Option<Outcome>>,
+    calls: &'a Calls,
+    /// Until it has ended: then the next call of this key may be somebody else's.
+    key: Option<&'a str>,
+}
+
+impl UnderWay<'_> {
+    /// Nobody joins a call that has ended, so that all who did hear of it.
+    fn tell(mut self, came: &Outcome) {
+        if let Some(tell) = self.end() {
+            // An error means that nobody waits.
+            drop(tell.send(came.clone()));
+        }
+    }
+
+    fn end(&mut self) -> Option<broadcast::Sender<Outcome>> {
+        self.calls.lock().remove(self.key.take()?)
+    }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.calls.lock().remove(self.key);
+        drop(self.end());
     }
 }
 

@@ -22,7 +22,6 @@ pub use self::email::{
 pub use self::proxy::{NotAsked, Question};
 pub use self::request::{BODY_BYTES_MAX, check_request};
 
-use crate::chance::secret_bytes;
 use crate::engine::Engine;
 use crate::store::{KeptAnswer, NewEntry, Once, StoreError, Submitted};
 
@@ -207,7 +206,7 @@ impl Engine {
         let id = match &wish.payload {
             Payload::Email(_) => self.chance.job_id(now).of_mail(),
             // Whoever knows the id of a public question may read its answer, so nobody must guess one.
-            Payload::Proxy(_) => JobId::from_parts(now, u128::from_le_bytes(secret_bytes())),
+            Payload::Proxy(_) => self.chance.secret_id(now),
             _ => self.chance.job_id(now),
         };
         Ok(Job {
