@@ -100,11 +100,23 @@ pub enum Bug {
     ThrottlePerNode,
     /// Every node gives each tenant all its slots.
     TenantConcurrencyPerNode,
+    /// No breaker opens.
+    BreakerIgnored,
+    /// What goes past an open breaker is not told so.
+    PassUnsaid,
+    /// Answers are kept and not found.
+    CacheBlind,
+    /// Nodes do not know of each other's calls.
+    CallsNotShared,
+    /// The answer to another question is given.
+    CacheMixesUp,
+    /// Answers that are kept do not age.
+    CacheKeepsYoung,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 48] = [
+    pub const ALL: [Bug; 54] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -153,5 +165,11 @@ impl Bug {
         Bug::WakeOneNode,
         Bug::ThrottlePerNode,
         Bug::TenantConcurrencyPerNode,
+        Bug::BreakerIgnored,
+        Bug::PassUnsaid,
+        Bug::CacheBlind,
+        Bug::CallsNotShared,
+        Bug::CacheMixesUp,
+        Bug::CacheKeepsYoung,
     ];
 }

@@ -24,13 +24,18 @@ pub struct Destination {
 }
 
 /// What a destination does with one call.
-enum Mood {
+pub enum Mood {
+    /// As it should.
     Takes,
     /// Takes it, and then the process is killed.
     TakesAndIsForgotten,
+    /// Takes it just before nobody waits any more.
     TakesLate,
+    /// Answers with this status.
     Fails(u16),
+    /// Answers that it wants to be left alone for so long.
     AsksForPatience(Duration),
+    /// Does not answer at all, at once.
     RefusesConnection,
     /// Says nothing until the deadline; the channel notices.
     Hangs,
@@ -38,12 +43,13 @@ enum Mood {
     NeverReturns,
 }
 
-impl Destination {
-    fn mood(&self) -> Mood {
-        if self.life.moment() >= self.life.world.plan.heal_at {
+impl Mood {
+    /// What chance says, until the world has healed.
+    pub fn draw(life: &Life) -> Mood {
+        if life.moment() >= life.world.plan.heal_at {
             return Mood::Takes;
         }
-        let mut rng = self.life.world.rng.lock();
+        let mut rng = life.world.rng.lock();
         match rng.u32(0..100) {
             0..45 => Mood::Takes,
             45..50 => Mood::TakesAndIsForgotten,
@@ -64,7 +70,7 @@ impl Channel for Destination {
         let life = &self.life;
         life.reach().await;
         life.world.witness.lock().started(life.clock.now(), job);
-        let mood = self.mood();
+        let mood = Mood::draw(life);
         let takes_ms = life.world.rng.lock().u64(0..300);
         let rest = life.clock.until(deadline);
         let takes = Duration::from_millis(takes_ms).min(rest / 2);

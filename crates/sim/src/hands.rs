@@ -34,7 +34,17 @@ struct Claim {
     tenant: TenantName,
     node: usize,
     at: Time,
+    is_past_breaker: bool,
     state: State,
+}
+
+/// How a node got a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    /// When.
+    pub at: Time,
+    /// To be answered without a call.
+    pub is_past_breaker: bool,
 }
 
 /// How a destination's call began.
@@ -82,7 +92,8 @@ impl Hands {
     /// A node got a job.
     pub fn claimed(&mut self, at: Time, node: usize, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
         let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
-        let claim = Claim { id, lane, tenant, node, at, state: State::Held };
+        let is_past_breaker = job.past_breaker;
+        let claim = Claim { id, lane, tenant, node, at, is_past_breaker, state: State::Held };
         let in_lane = |other: &&Claim| other.state == State::Held && other.lane == claim.lane;
         let held = || self.claims.values().filter(in_lane);
         let of_node = held().filter(|other| other.node == node).count() + 1;
@@ -116,8 +127,20 @@ impl Hands {
     }
 
     /// A node says what came of an attempt; what that is worth is for others to judge.
-    pub fn settling(&mut self, number: u64) {
-        self.end(number);
+    /// Gives the moment at which it got the job.
+    pub fn settling(&mut self, number: u64) -> Option<Time> {
+        self.end(number).map(|claim| claim.at)
+    }
+
+    /// How a node got a job the last time.
+    pub fn last_claim(&self, node: usize, id: JobId) -> Option<Claimed> {
+        let claim = self.claims.values().rev().find(|claim| claim.node == node && claim.id == id)?;
+        Some(Claimed { at: claim.at, is_past_breaker: claim.is_past_breaker })
+    }
+
+    /// Whether a node was held up at some moment between two, or the store was out of reach.
+    pub fn were_held_up(&self, node: usize, from: Time, to: Time) -> bool {
+        meets(&self.stalls[node], from, to) || meets(&self.outages, from, to)
     }
 
     /// Whether a node is at a job.
@@ -141,7 +164,7 @@ impl Hands {
             return Err(("leases_hold", "nobody's job is taken over".into()));
         };
         let since = now - LEASE - RENEW_EVERY;
-        let is_held_up = meets(&self.stalls[claim.node], since, now) || meets(&self.outages, since, now);
+        let is_held_up = self.were_held_up(claim.node, since, now);
         match claim.state {
             State::Held if !is_held_up => {
                 Err(("leases_hold", format!("{} is taken from node {}, which is at it", claim.id, claim.node)))

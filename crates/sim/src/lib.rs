@@ -8,12 +8,14 @@
 //! # Layout
 //! - `plan`: what a seed says; `life`: one life of the store or of a node; `drift`: how wrong its clock is; `pulse`: how
 //!   it is cut short; `node`: the lives of one node; `run`: those of everything, one after the other
-//! - `store`, `disk`: where jobs are kept; `destination`: where they go
+//! - `store`, `disk`: where jobs are kept; `destination`: where they go; `route`, `upstream`: what the proxy asks, and whom
 //! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
-//! - `witness`, `seen`, `turns`, `starts`, `hands`, `events`, `orders`: who sees and judges; `troubles`: what there was to
-//!   see
+//! - `witness`, `seen`, `turns`, `starts`, `hands`, `breakers`, `answers`, `events`, `orders`: who sees and judges;
+//!   `troubles`: what there was to see
 //! - `bug`: rules that are broken on purpose, to see that somebody notices
 
+mod answers;
+mod breakers;
 mod bug;
 mod destination;
 mod disk;
@@ -26,12 +28,14 @@ mod operator;
 mod orders;
 mod plan;
 mod pulse;
+mod route;
 mod run;
 mod seen;
 mod starts;
 mod store;
 mod troubles;
 mod turns;
+mod upstream;
 mod witness;
 
 pub use self::bug::Bug;

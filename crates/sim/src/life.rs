@@ -115,6 +115,11 @@ impl Life {
         }
     }
 
+    /// Which node; the first where there is one.
+    pub fn node(&self) -> usize {
+        self.node.as_ref().map_or(0, |(node, _)| *node)
+    }
+
     /// The moment it really is, whatever the process believes: callers, operators and faults come by this.
     pub fn moment(&self) -> Time {
         self.drift.moment(self.clock.now())

@@ -8,7 +8,10 @@ use std::time::Duration;
 use entrega::chance::Chance;
 use entrega::channel::Channel;
 use entrega::channel::event::EventChannel;
+use entrega::channel::proxy::ProxyChannel;
 use entrega::engine::Engine;
+use entrega::proxy::PROXY_CHANNEL;
+use entrega_call::Client;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,7 +19,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::destination::Destination;
 use crate::life::Life;
 use crate::plan::{End, Fate};
+use crate::route::routes;
 use crate::store::SimStore;
+use crate::upstream::Upstream;
 use crate::witness::NodeEnd;
 
 /// What an orderly stop waits for.
@@ -134,7 +139,11 @@ fn engine(life: &Arc<Life>, store: &Arc<SimStore>) -> Arc<Engine> {
     let lanes = life.world.plan.lanes.clone();
     let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
     let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));
-    let channels = [
+    let routes = Arc::new(routes(life.world.plan.keeping));
+    let upstream = Client::over(Arc::new(Upstream { life: life.clone() }));
+    let proxy = ProxyChannel::new(upstream, store.clone(), life.clock.clone(), routes.clone());
+    let channels: [(&str, Arc<dyn Channel>); 5] = [
+        (PROXY_CHANNEL, Arc::new(proxy)),
         ("simulated", destination.clone()),
         ("email", destination.clone()),
         ("webhook", destination),
@@ -142,6 +151,7 @@ fn engine(life: &Arc<Life>, store: &Arc<SimStore>) -> Arc<Engine> {
     ];
     Arc::new(Engine {
         chance: Chance::from_seed(life.world.rng.lock().u64(..)),
+        routes,
         channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
         ..Engine::over(store.clone(), life.clock.clone(), lanes)
     })

@@ -18,7 +18,11 @@ use crate::life::Life;
 use crate::plan::Order;
 use crate::store::SimStore;
 
-const REPLAYS_PER_SEC: u32 = 50;
+/// How fast somebody has dead letters replayed who does not wait until the world has healed.
+const HASTY_PER_SEC: u32 = 50;
+/// How fast somebody does who knows that a breaker which recovers lets one call through at a time: each has ended when
+/// the next one starts.
+pub const CAREFUL_PER_SEC: u32 = 3;
 /// How often an operator asks again who did not get through.
 const RETURNS_MAX: u32 = 40;
 const RETURN_AFTER: Duration = Duration::from_millis(300);
@@ -158,17 +162,17 @@ pub async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
     let Some(at) = life.world.plan.early_replay else { return };
     life.wait_until(at).await;
     if !life.world.disk.lock().replays.contains_key(EARLY) {
-        help(&life, &store, EARLY).await;
+        help(&life, &store, EARLY, HASTY_PER_SEC).await;
     }
 }
 
 /// What an operator does about jobs that are blocked or dead.
-pub async fn help(life: &Life, store: &SimStore, replay: &str) {
+pub async fn help(life: &Life, store: &SimStore, replay: &str, rate_per_sec: u32) {
     unblock(life, store).await;
     let replay = ReplayRun {
         id: replay.into(),
         filter: DeadLetterFilter::default(),
-        rate_per_sec: REPLAYS_PER_SEC,
+        rate_per_sec,
         created_at: life.clock.now(),
         status: ReplayStatus::Running,
         total: 0,

@@ -13,13 +13,14 @@ use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::email::{Email, Mailbox};
-use entrega_core::job::{Body, Payload, Priority};
+use entrega_core::job::{Body, Payload, Priority, ProxyCall};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 use crate::drift::Drift;
+use crate::route::{Keeping, PARAM, PROXY_LANE};
 
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
@@ -31,6 +32,8 @@ const LIVES_MAX: usize = 4;
 /// Half of what a clock is set by at most.
 const DRIFT_MS_MAX: i64 = 30_000;
 const TENANTS: u32 = 5;
+/// What is asked of the proxy, over and over.
+const QUESTIONS: u32 = 3;
 /// Of these tenants somebody hears what becomes of their mails.
 const TENANTS_LISTENING: u32 = 2;
 
@@ -110,6 +113,8 @@ pub struct Plan {
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
     /// The nodes over the store: mostly one.
     pub nodes: Vec<NodePlan>,
+    /// How the proxy keeps answers.
+    pub keeping: Keeping,
     /// What every endpoint allows, beside what its lane does.
     pub endpoint_rate: Option<Rate>,
     /// Who comes.
@@ -172,6 +177,9 @@ impl Plan {
         if rng.u32(0..3) == 0 {
             burst(rng, &mut wishes);
         }
+        if rng.u32(0..3) == 0 {
+            questions(rng, &mut wishes);
+        }
         let nodes = nodes(rng);
         let mut ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
         if nodes.len() > 1 {
@@ -181,6 +189,7 @@ impl Plan {
         Plan {
             lanes: lanes(rng),
             nodes,
+            keeping: Keeping { fresh: ms(rng.u64(300..2_500)), stale: ms(rng.u64(2_000..6_000)) },
             wishes,
             ends,
             early_replay,
@@ -244,7 +253,7 @@ fn nodes(rng: &mut fastrand::Rng) -> Vec<NodePlan> {
     let stays = rng.usize(0..count);
     let node = |rng: &mut fastrand::Rng, node: usize| NodePlan {
         fates: (0..rng.usize(0..4)).map(|_| fate(rng, node != stays)).collect(),
-        stalls: (0..rng.usize(1..5)).map(|_| (rng.u64(5..150), ms(rng.u64(300..2_800)))).collect(),
+        stalls: (0..rng.usize(2..6)).map(|_| (rng.u64(5..150), ms(rng.u64(300..2_800)))).collect(),
     };
     (0..count).map(|number| node(rng, number)).collect()
 }
@@ -294,6 +303,15 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         tenant_concurrency: 2,
         ..LanePolicy::webhook()
     };
+    let proxy = LanePolicy {
+        retry: Retry { attempts: 1, ..base.retry.clone() },
+        timeout: base.timeout,
+        cadence: Some(CadencePolicy { max: ms(500), ..CadencePolicy::starting_at(ms(rng.u64(10..80))) }),
+        breaker: Some((BreakerPolicy { when_open: WhenOpen::Pass, ..breaker(rng) }, Scope::Lane)),
+        concurrency,
+        tenant_concurrency: NO_LIMIT,
+        ..LanePolicy::proxy()
+    };
     let all = [
         (CALLS_LANE, calls),
         (DOWN_LANE, down),
@@ -301,6 +319,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         (MAIL_LANE, mail),
         (EVENTS_LANE, events),
         (WEBHOOK_LANE, webhook),
+        (PROXY_LANE, proxy),
     ];
     all.into_iter().map(|(name, policy)| (lane_name(name), Arc::new(policy))).collect()
 }
@@ -339,13 +358,15 @@ fn orders(rng: &mut fastrand::Rng, early_replay: Option<Time>) -> Vec<(Time, Ord
 }
 
 fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
-    let lane = match rng.u32(0..10) {
+    let lane = match rng.u32(0..12) {
         0..4 => CALLS_LANE,
         4..6 => DOWN_LANE,
         6..8 => PACED_LANE,
-        _ => MAIL_LANE,
+        8..10 => MAIL_LANE,
+        _ => PROXY_LANE,
     };
     let payload = match lane {
+        PROXY_LANE => Payload::Proxy(question(rng.u32(0..QUESTIONS))),
         MAIL_LANE => Payload::Email(Box::new(mail(number))),
         _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
     };
@@ -366,6 +387,24 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
             delay: if rng.u32(0..4) == 0 { ms(rng.u64(1..2_000)) } else { Duration::ZERO },
             idempotency_key: key,
         },
+    }
+}
+
+fn question(number: u32) -> ProxyCall {
+    ProxyCall { params: BTreeMap::from([(PARAM.into(), format!("q{number}"))]) }
+}
+
+/// Many ask the same few questions at once.
+fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in 0..rng.u32(6..16) {
+        let mut wish = wish(rng, first + number);
+        wish.at = at + ms(rng.u64(0..1_500));
+        wish.job.lane = lane_name(PROXY_LANE);
+        wish.job.payload = Payload::Proxy(question(rng.u32(0..QUESTIONS)));
+        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
+        wishes.push(wish);
     }
 }
 

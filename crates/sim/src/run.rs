@@ -1,11 +1,15 @@
 //! A run: one life of the store and its nodes after the other, until all has healed and everything has ended.
 //! Invariant: a life ends by dropping its runtime with every task in it, wherever each of them is waiting.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::intake::{OnceKey, Refusal, Taken};
+use entrega::engine::Engine;
+use entrega::intake::{NewJob, NotAsked, OnceKey, Question, Refusal, Taken};
 use entrega::store::StoreError;
+use entrega_core::job::Payload;
+use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -16,9 +20,10 @@ use crate::disk::Disk;
 use crate::drift::Drift;
 use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
-use crate::operator::{self, Stage};
+use crate::operator::{self, CAREFUL_PER_SEC, Stage};
 use crate::plan::{End, Plan, START, Wish};
 use crate::pulse::Pulse;
+use crate::route::ROUTE;
 use crate::store::SimStore;
 use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
@@ -26,6 +31,9 @@ use crate::witness::{Violation, Witness};
 /// By then everything must have ended, so long after the world has healed.
 const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Longer than any breaker stays open or waits for a probe: whoever has proxied jobs replayed before that is told so at
+/// once, and a job can be replayed a few times only.
+const BREAKERS_REST: Duration = Duration::from_secs(4);
 /// How often a caller comes back who was turned away.
 const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
@@ -179,11 +187,32 @@ async fn call(house: Arc<House>, number: usize) {
 /// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
 async fn ask(doors: &Doors, caller: usize, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
     let (life, engine) = doors.find(caller)?;
+    let asked = async {
+        match question(&wish.job, keys) {
+            None => engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]).await.pop(),
+            Some(question) => Some(put_to(&engine, &wish.tenant, question).await),
+        }
+    };
     tokio::select! {
         biased;
         () = life.died() => None,
-        mut answers = engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]) => answers.pop(),
+        answer = asked => answer,
     }
+}
+
+/// What a wish asks of the proxy, if it does.
+fn question(job: &NewJob, keys: &[OnceKey]) -> Option<Question> {
+    let Payload::Proxy(call) = &job.payload else { return None };
+    let params = call.params.clone().into_iter().collect();
+    Some(Question { params, priority: job.priority, once: keys.first().cloned(), labels: BTreeMap::new() })
+}
+
+async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Result<Taken, Refusal> {
+    let route = engine.route(ROUTE).expect("the route that every engine has");
+    engine.ask(tenant, route, question).await.map_err(|refused| match refused {
+        NotAsked::Refused(refusal) => refusal,
+        other => panic!("a question that fits was not asked: {other}"),
+    })
 }
 
 /// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
@@ -207,9 +236,9 @@ async fn settle_down(life: &Life, store: &SimStore) {
                 _ => return,
             },
         };
-        life.wait(died.since(life.clock.now())).await;
+        life.wait(died.since(life.clock.now()).max(BREAKERS_REST)).await;
         let replay = format!("all {}", helped.len());
         helped.push(life.clock.now());
-        operator::help(life, store, &replay).await;
+        operator::help(life, store, &replay, CAREFUL_PER_SEC).await;
     }
 }

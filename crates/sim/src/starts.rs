@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use entrega_core::job::Job;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, Scope};
 use entrega_core::throttle::Rate;
@@ -18,10 +17,16 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// A job may go; `own` is what its endpoint allows beside its lane.
-    pub fn add(&mut self, at: Time, job: &Job, policy: &LanePolicy, own: Option<Rate>) -> Result<(), Broken> {
+    /// A job of a tenant may go; `own` is what its endpoint allows beside its lane.
+    pub fn add(
+        &mut self,
+        at: Time,
+        (lane, tenant): (&LaneName, &TenantName),
+        policy: &LanePolicy,
+        own: Option<Rate>,
+    ) -> Result<(), Broken> {
         let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
-        let starts = self.by_gate.entry((job.lane.clone(), by_tenant.then(|| job.tenant.clone()))).or_default();
+        let starts = self.by_gate.entry((lane.clone(), by_tenant.then(|| tenant.clone()))).or_default();
         let nth_last = |n: u32| starts.len().checked_sub(n as usize).map(|index| starts[index]);
         let of_lane = policy.throttle.as_ref().map(|throttle| (throttle.max_requests, throttle.per));
         let is_too_many = (of_lane.into_iter())
@@ -32,7 +37,7 @@ impl Starts {
             paced.and_then(|cadence| nth_last(1).map(|before| at < before + cadence.min)).unwrap_or(false);
         starts.push(at);
         match is_too_many || is_too_soon {
-            true => Err(("throttle_respected", format!("in {} is one start too many", job.lane))),
+            true => Err(("throttle_respected", format!("in {lane} is one start too many"))),
             false => Ok(()),
         }
     }

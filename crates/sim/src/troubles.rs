@@ -47,13 +47,19 @@ pub struct Troubles {
     pub given_back: u32,
     /// Calls of a node that was stalled, about jobs that others had by then.
     pub late: u32,
+    /// Calls of the upstream.
+    pub asked: u32,
+    /// Answers of the upstream that were given again.
+    pub given_again: u32,
+    /// Jobs that were let past an open breaker.
+    pub past_breaker: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 23] {
+    pub fn all(&self) -> [(&'static str, u32); 26] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -77,6 +83,9 @@ impl Troubles {
             ("a stopped node", self.nodes_stopped),
             ("a job given back", self.given_back),
             ("a late call", self.late),
+            ("a call of the upstream", self.asked),
+            ("an answer given again", self.given_again),
+            ("a job past a breaker", self.past_breaker),
             ("a clock that was set", self.clocks_set),
         ]
     }
@@ -105,6 +114,9 @@ impl Troubles {
         self.nodes_stopped += other.nodes_stopped;
         self.given_back += other.given_back;
         self.late += other.late;
+        self.asked += other.asked;
+        self.given_again += other.given_again;
+        self.past_breaker += other.past_breaker;
         self.clocks_set += other.clocks_set;
     }
 }

@@ -6,18 +6,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use entrega::store::{ClaimedJob, Settlement};
+use entrega::store::{ClaimedJob, KeptAnswer, Settlement, StoredAnswer};
 use entrega_core::id::JobId;
-use entrega_core::job::{JobState, Priority};
+use entrega_core::job::{Job, JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 
+use crate::answers::{Answers, Call};
+use crate::breakers::Breakers;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
-use crate::hands::{Hands, Start};
+use crate::hands::{Claimed, Hands, Start};
 use crate::orders::Orders;
 use crate::plan::{End, NO_LIMIT, Plan, START, Span};
+use crate::route::{PROXY_LANE, question};
 use crate::seen::Seen;
 use crate::starts::Starts;
 use crate::troubles::Troubles;
@@ -50,6 +55,8 @@ pub struct Witness {
     acknowledged: BTreeMap<JobId, Time>,
     starts: Starts,
     hands: Hands,
+    breakers: Breakers,
+    answers: Answers,
     /// What a destination asked for last.
     asked: BTreeMap<JobId, Time>,
     /// Which job each key of a tenant made.
@@ -70,6 +77,8 @@ impl Witness {
     pub fn new(plan: Arc<Plan>) -> Witness {
         Witness {
             hands: Hands::new(&plan),
+            breakers: Breakers::default(),
+            answers: Answers::new(plan.keeping),
             plan,
             jobs: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
@@ -212,16 +221,31 @@ impl Witness {
                 continue;
             };
             let moment = self.drift.moment(now);
-            let own = self.plan.endpoint_rate.filter(|_| job.job.tenant.is_endpoint());
             let checked = (self.orders.check_claim(lane, id, job.generation))
                 .and_then(|()| seen.may_go(now, job, &policy))
                 .and_then(|()| self.hands.claimed(moment, node, job, &policy))
-                .and_then(|()| self.starts.add(moment, &job.job, &policy, own));
+                .and_then(|()| self.check_gates(now, job, &policy));
             self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
             if has_turns {
                 self.check_order(now, lane, id, &seen, policy.fairness.max_jobs_per_tenant_batch);
             }
             self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (false, true));
+        }
+    }
+
+    /// What goes past a breaker calls nobody; what the proxy answers from what it knows neither, so that its starts are
+    /// counted when it calls.
+    fn check_gates(&mut self, now: Time, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
+        let Job { lane, tenant, .. } = &job.job;
+        if job.past_breaker {
+            self.troubles.past_breaker += 1;
+            return Ok(());
+        }
+        self.breakers.check_claim(now, lane)?;
+        let own = self.plan.endpoint_rate.filter(|_| tenant.is_endpoint());
+        match question(&job.job) {
+            Some(_) => Ok(()),
+            None => self.starts.add(self.drift.moment(now), (lane, tenant), policy, own),
         }
     }
 
@@ -277,7 +301,67 @@ impl Witness {
             self.troubles.stale += 1;
             self.note(now, format_args!("stale {}", settlement.job.id));
         }
-        self.hands.settling(settlement.ticket.number().unwrap_or_default());
+        let number = settlement.ticket.number().unwrap_or_default();
+        let claimed = self.hands.settling(number).filter(|_| !is_stale);
+        if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
+            && let Some(at) = claimed
+        {
+            self.given(at, question, answer);
+        }
+    }
+
+    /// Somebody asked at a moment, and gets this answer.
+    fn given(&mut self, since: Time, question: &str, answer: &KeptAnswer) {
+        self.troubles.given_again += u32::from(answer.cache.is_some());
+        self.judge(self.answers.given(since, question, answer));
+    }
+
+    /// A question was answered as it was taken.
+    pub fn answered(&mut self, job: &Job, answer: &KeptAnswer) {
+        self.given(self.drift.moment(job.accepted_at), question(job).unwrap_or_default(), answer);
+    }
+
+    /// An attempt told something about its destination.
+    pub fn learned(&mut self, now: Time, lane: &LaneName, lesson: Lesson) {
+        let policy = self.plan.lanes[lane].clone();
+        self.breakers.learned(now, lane, &policy, lesson);
+    }
+
+    /// A node asks the upstream for a job; gives the number of the call.
+    pub fn asking(&mut self, now: Time, node: usize, job: &str, question: &str) -> usize {
+        self.troubles.asked += 1;
+        self.note(now, format_args!("node {node} asks {question} for {job}"));
+        let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
+        let id: Option<JobId> = job.parse().ok();
+        let claimed = id.and_then(|id| self.hands.last_claim(node, id));
+        let claimed = claimed.unwrap_or(Claimed { at: moment, is_past_breaker: false });
+        let call = Call { question: question.to_owned(), node, claimed };
+        let (number, checked) = self.answers.asked(moment, call, &self.hands);
+        // Whoever waited for others before it asked was let go long before.
+        let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
+        let policy = self.plan.lanes[&lane].clone();
+        let paced = match tenant.filter(|_| claimed.at == moment) {
+            Some(tenant) => self.starts.add(moment, (&lane, &tenant), &policy, None),
+            None => Ok(()),
+        };
+        self.judge(checked.and(paced).map_err(|(checker, why)| (checker, format!("{job} {why}"))));
+        number
+    }
+
+    /// The upstream answers.
+    pub fn answering(&mut self, now: Time, call: usize, body: &[u8]) {
+        self.answers.answered(self.drift.moment(now), call, body);
+    }
+
+    /// Nobody waits for a call of the upstream any more.
+    pub fn asking_over(&mut self, call: usize) {
+        self.answers.ended(call);
+    }
+
+    /// The store keeps an answer.
+    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) {
+        let checked = self.answers.kept(self.drift.moment(now), question, answer);
+        self.judge(checked);
     }
 
     /// The lease of an attempt ended; its job waits again.
@@ -315,6 +399,7 @@ impl Witness {
         self.troubles.nodes_killed += u32::from(how == NodeEnd::Killed);
         self.troubles.nodes_stopped += u32::from(how == NodeEnd::Stopped);
         self.hands.orphaned(node);
+        self.answers.abandoned(node);
     }
 
     /// A destination is called.
@@ -350,6 +435,8 @@ impl Witness {
         self.judge(self.orders.check_kept(disk));
         self.turns.clear();
         self.hands.clear();
+        self.breakers.clear();
+        self.answers.forgotten();
         for (id, seen) in &mut self.jobs {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);

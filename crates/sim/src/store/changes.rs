@@ -17,8 +17,8 @@ use crate::bug::Bug;
 use crate::disk::{Change, Place, Record};
 
 impl SimStore {
-    /// An operator's call gets through, or it changes nothing.
-    async fn get_through(&self) -> Result<(), StoreError> {
+    /// A call gets through, or it changes nothing.
+    pub(super) async fn get_through(&self) -> Result<(), StoreError> {
         self.life.reach().await;
         match self.life.world.plan.outage_until(self.life.moment()) {
             Some(_) => Err(StoreError::Unreachable { reason: "the connection is lost".into() }),

@@ -197,7 +197,7 @@ impl SimStore {
             history: record.history,
             job: record.job,
             expires: claimed.expires,
-            past_breaker: claimed.past_breaker,
+            past_breaker: claimed.past_breaker && !self.has(Bug::PassUnsaid),
         })
     }
 

@@ -5,8 +5,9 @@
 //!
 //! # Layout
 //! `jobs` is the way of a job, `leases` who holds one, `settlements` what becomes of one, `changes` what operators ask
-//! for, `writer` group commit, `rest` the other verbs.
+//! for, `answers` the proxy's cache, `writer` group commit, `rest` the other verbs.
 
+mod answers;
 mod changes;
 mod jobs;
 mod leases;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::events::WEBHOOK_LANE;
-use entrega::store::StoreError;
+use entrega::store::{StoreError, StoredAnswer};
 use entrega_core::id::JobId;
 use entrega_core::lane::{Lane, Next, Ticket, Waiting};
 use entrega_core::name::LaneName;
@@ -82,6 +83,10 @@ struct State {
     leases_made: u64,
     /// The node that carries replays on, until this moment.
     leader: Option<(usize, Time)>,
+    /// Answers of the upstream, and until when each is kept.
+    answers: BTreeMap<String, (StoredAnswer, Time)>,
+    /// Who calls the upstream for an answer, and until when that counts.
+    calls: BTreeMap<String, (JobId, Time)>,
     queue: Vec<Command>,
 }
 
@@ -131,8 +136,15 @@ impl SimStore {
             }
             (name.clone(), LaneCell { machine, wakes: BTreeMap::new(), bug: world.bug })
         });
-        let (lanes, leases, queue) = (lanes.collect(), BTreeMap::new(), Vec::new());
-        let state = Mutex::new(State { lanes, leases, leases_made: 0, leader: None, queue });
+        let state = Mutex::new(State {
+            lanes: lanes.collect(),
+            leases: BTreeMap::new(),
+            leases_made: 0,
+            leader: None,
+            answers: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            queue: Vec::new(),
+        });
         drop(disk);
         let shared = Arc::new(Shared { state, bell: Notify::new(), changes: tokio::sync::Mutex::default() });
         let store = Arc::new(SimStore { life: life.clone(), node: 0, shared });
@@ -212,6 +224,7 @@ fn bent(policy: &Arc<LanePolicy>, bug: Option<Bug>, nodes: usize) -> Arc<LanePol
             Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.max_requests *= times);
         }
         Some(Bug::TenantConcurrencyPerNode) => Arc::make_mut(&mut policy).tenant_concurrency *= nodes as u32,
+        Some(Bug::BreakerIgnored) => Arc::make_mut(&mut policy).breaker = None,
         Some(Bug::EndlessTurn) => Arc::make_mut(&mut policy).fairness.max_jobs_per_tenant_batch = u32::MAX,
         _ => {}
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega::store::{
-    AnswerCache, ApiKey, Begun, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterStore, Endpoint, EndpointOrigin, EndpointRegistry, Feedback, GateKeeper, GateName, MailRegistry, Once,
-    Page, Paged, Passing, PutEndpointError, Registry, ReplayRun, ReplayStatus, RequestLog, StoreError, StoredAnswer,
-    StoredConnector, Suppression, TenantSettings, TenantView,
+    ApiKey, Begun, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore,
+    Endpoint, EndpointOrigin, EndpointRegistry, Feedback, GateKeeper, GateName, MailRegistry, Once, Page, Paged,
+    Passing, PutEndpointError, Registry, ReplayRun, ReplayStatus, RequestLog, StoreError, StoredConnector, Suppression,
+    TenantSettings, TenantView,
 };
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
@@ -203,25 +203,6 @@ impl MailRegistry for SimStore {
 
     async fn feedback(&self, _: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError> {
         Err(not_simulated("feedback"))
-    }
-}
-
-#[async_trait]
-impl AnswerCache for SimStore {
-    async fn cached(&self, _: &str) -> Result<Option<StoredAnswer>, StoreError> {
-        Err(not_simulated("cached"))
-    }
-
-    async fn cache(&self, _: &str, _: StoredAnswer, _: Duration) -> Result<(), StoreError> {
-        Err(not_simulated("cache"))
-    }
-
-    async fn begin_call(&self, _: &str, _: JobId, _: Duration) -> Result<bool, StoreError> {
-        Err(not_simulated("begin_call"))
-    }
-
-    async fn end_call(&self, _: &str, _: JobId) -> Result<(), StoreError> {
-        Err(not_simulated("end_call"))
     }
 }
 

@@ -68,6 +68,7 @@ impl SimStore {
         let Some(cell) = state.lanes.get_mut(lane) else { return };
         let next = if self.has(Bug::KeepAfterEnd) { Next::RetryAt(now) } else { Next::Leave };
         let was_running = cell.machine.settle(now, ticket, next, lesson, took);
+        self.life.world.witness.lock().learned(now, lane, lesson);
         assert!(was_running, "{ticket:?} was settled twice");
         if !self.is_lone() {
             // Another node may have room for whoever had to wait for this.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::{NewEntry, Submitted};
+use entrega::store::{KeptAnswer, NewEntry, Submitted};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{Admission, Next, Ticket};
@@ -80,7 +80,7 @@ impl SimStore {
             match command {
                 Command::Take { entries, reply } => {
                     let take = |entry| {
-                        let NewEntry { job, once, .. } = entry;
+                        let NewEntry { job, once, answer } = entry;
                         afterwards.touched.insert(job.lane.clone());
                         let known = once.iter().find_map(|once| {
                             let key = (job.tenant.clone(), once.key.clone());
@@ -94,7 +94,10 @@ impl SimStore {
                             return Submitted::Repeated { id };
                         }
                         let (id, tenant) = (job.id, job.tenant.clone());
-                        let submitted = self.admit(&mut state, &disk, &mut changes, job);
+                        let submitted = match answer {
+                            Some(answer) => self.take_answered(&mut changes, job, &answer),
+                            None => self.admit(&mut state, &disk, &mut changes, job),
+                        };
                         if matches!(submitted, Submitted::Accepted { .. }) && !self.has(Bug::ForgetOnce) {
                             changes.extend(once.into_iter().map(|once| Change::Once((tenant.clone(), once.key), id)));
                         }
@@ -118,6 +121,14 @@ impl SimStore {
             }
         }
         (changes, afterwards)
+    }
+
+    /// Takes a job whose answer is known: it is done.
+    fn take_answered(&self, changes: &mut Vec<Change>, job: Job, answer: &KeptAnswer) -> Submitted {
+        self.life.world.witness.lock().answered(&job, answer);
+        let place = Place::Ended { state: JobState::Done, reason: None };
+        changes.push(Change::Job(Box::new(Record { place, ..Record::new(job) })));
+        Submitted::Accepted { pushed_out: None }
     }
 
     fn admit(&self, state: &mut State, disk: &Disk, changes: &mut Vec<Change>, job: Job) -> Submitted {
@@ -198,6 +209,7 @@ impl SimStore {
                 _ => Next::RetryAt(at),
             };
             let was_running = cell.machine.settle(now, ticket, next, lesson, took);
+            world.witness.lock().learned(now, &lane, lesson);
             assert!(was_running, "{ticket:?} was settled twice");
             cell.wake_all();
         }

@@ -1,0 +1,116 @@
+//! Answers as a caller judges them: true, young enough, and got with no more calls than needed.
+//! Invariant: knows what the upstream was asked and answered, and what is kept of it; the cache is not asked.
+
+use entrega::store::{KeptAnswer, StoredAnswer};
+use entrega_core::time::Time;
+
+use crate::hands::{Claimed, Hands};
+use crate::route::Keeping;
+use crate::witness::Broken;
+
+/// One call of the upstream.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What is asked.
+    pub question: String,
+    /// By which node.
+    pub node: usize,
+    /// For a job that was claimed so.
+    pub claimed: Claimed,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+struct Made {
+    call: Call,
+    /// Whether its node still waits for it.
+    is_under_way: bool,
+    /// When it was answered.
+    answered_at: Time,
+    /// When its answer was kept.
+    kept_at: Option<Time>,
+    body: Vec<u8>,
+}
+
+/// All calls, and what is kept of them.
+pub struct Answers {
+    keeping: Keeping,
+    calls: Vec<Made>,
+}
+
+impl Answers {
+    /// Of an upstream whose answers are kept so.
+    pub fn new(keeping: Keeping) -> Answers {
+        Answers { keeping, calls: Vec::new() }
+    }
+
+    /// The store forgot what it kept, and who calls.
+    pub fn forgotten(&mut self) {
+        self.calls.iter_mut().for_each(|made| (made.is_under_way, made.kept_at) = (false, None));
+    }
+
+    /// A node is gone.
+    pub fn abandoned(&mut self, node: usize) {
+        self.calls.iter_mut().filter(|made| made.call.node == node).for_each(|made| made.is_under_way = false);
+    }
+
+    /// The upstream is asked; gives the number of the call. Nodes that were held up may not know what others do.
+    pub fn asked(&mut self, now: Time, call: Call, hands: &Hands) -> (usize, Result<(), Broken>) {
+        let is_free = |call: &Call| !hands.were_held_up(call.node, call.claimed.at, now);
+        let since = call.claimed.at;
+        let same = || self.calls.iter().filter(|made| made.call.question == call.question);
+        let was_kept = |made: &Made| made.kept_at.is_some_and(|at| at < since);
+        let is_kept = same().any(|made| was_kept(made) && now < made.answered_at + self.keeping.fresh);
+        let is_made = same().any(|made| made.is_under_way && is_free(&made.call));
+        let checked = match () {
+            _ if call.claimed.is_past_breaker => Err(("breaker_holds", "calls past an open breaker")),
+            _ if is_free(&call) && is_kept => Err(("calls_spared", "calls although a fresh answer is kept")),
+            _ if is_free(&call) && is_made => Err(("calls_spared", "calls while the same call is under way")),
+            _ => Ok(()),
+        };
+        self.calls.push(Made { call, is_under_way: true, answered_at: now, kept_at: None, body: Vec::new() });
+        (self.calls.len() - 1, checked.map_err(|(checker, why)| (checker, why.to_owned())))
+    }
+
+    /// The upstream answers.
+    pub fn answered(&mut self, now: Time, number: usize, body: &[u8]) {
+        let made = &mut self.calls[number];
+        (made.answered_at, made.body) = (now, body.to_vec());
+    }
+
+    /// Nobody waits for a call any more.
+    pub fn ended(&mut self, number: usize) {
+        self.calls[number].is_under_way = false;
+    }
+
+    /// The store keeps an answer.
+    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) -> Result<(), Broken> {
+        let body = &answer.body.0;
+        let known = self.calls.iter_mut().find(|made| made.call.question == question && made.body == *body);
+        let is_good = (200..300).contains(&answer.status);
+        match known.filter(|_| is_good) {
+            Some(made) => {
+                made.kept_at = Some(now);
+                Ok(())
+            }
+            None => Err(("answers_true", format!("status {} is kept for {question}", answer.status))),
+        }
+    }
+
+    /// Somebody is given an answer from what is kept, having asked at `since`; or the answer of a call.
+    pub fn given(&self, since: Time, question: &str, answer: &KeptAnswer) -> Result<(), Broken> {
+        let body = &answer.body.0;
+        let Some(made) = self.calls.iter().find(|made| made.call.question == question && made.body == *body) else {
+            return Err(("answers_true", format!("nobody answered {question} so")));
+        };
+        let Some((at, cache)) = made.kept_at.zip(answer.cache.as_ref()) else { return Ok(()) };
+        let until = match cache.stale {
+            true => at + self.keeping.stale.max(self.keeping.fresh),
+            false => made.answered_at + self.keeping.fresh,
+        };
+        match until < since {
+            true => Err(("answers_true", format!("an answer to {question} is given that is too old"))),
+            false => Ok(()),
+        }
+    }
+}

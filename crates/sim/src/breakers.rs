@@ -1,0 +1,55 @@
+//! Breakers as somebody judges them who counts failures: what has failed too often in a row is left alone for a while.
+//! Invariant: judges the first time that each breaker opens in a life of the store; how one comes back gently is for the
+//! breaker's own tests.
+
+use std::collections::BTreeMap;
+
+use entrega_core::name::LaneName;
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::{LanePolicy, Scope};
+use entrega_core::time::Time;
+
+use crate::witness::Broken;
+
+/// What was learned of a lane's destination.
+#[derive(Clone, Copy, Debug, Default)]
+struct Health {
+    failures: u32,
+    open_until: Option<Time>,
+}
+
+/// The lanes whose breaker stands before all of them.
+#[derive(Debug, Default)]
+pub struct Breakers {
+    by_lane: BTreeMap<LaneName, Health>,
+}
+
+impl Breakers {
+    /// The store was opened again: nothing is known.
+    pub fn clear(&mut self) {
+        self.by_lane.clear();
+    }
+
+    /// An attempt told something.
+    pub fn learned(&mut self, now: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
+        let Some((breaker, Scope::Lane)) = &policy.breaker else { return };
+        let health = self.by_lane.entry(lane.clone()).or_default();
+        match lesson {
+            Lesson::Down => health.failures += 1,
+            Lesson::Up | Lesson::Slower(_) => health.failures = 0,
+            Lesson::Nothing | Lesson::Apart | Lesson::Unused => {}
+        }
+        if health.open_until.is_none() && health.failures >= breaker.failures {
+            health.open_until = Some(now + breaker.open);
+        }
+    }
+
+    /// Whether a job may leave its lane to call.
+    pub fn check_claim(&self, now: Time, lane: &LaneName) -> Result<(), Broken> {
+        let health = self.by_lane.get(lane).copied().unwrap_or_default();
+        match health.open_until {
+            Some(until) if now < until => Err(("breaker_holds", format!("goes while the breaker of {lane} is open"))),
+            _ => Ok(()),
+        }
+    }
+}
