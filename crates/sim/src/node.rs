@@ -22,10 +22,20 @@ use crate::plan::{End, Fate};
 use crate::route::routes;
 use crate::store::SimStore;
 use crate::upstream::Upstream;
-use crate::witness::NodeEnd;
 
 /// What an orderly stop waits for.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How a life of one of several nodes ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// While the others went on.
+    Killed,
+    /// In order, while the others went on.
+    Stopped,
+    /// In order, with all the others.
+    WithAll,
+}
 
 /// Where callers are let in: the life of a node and its engine.
 pub type Door = (Arc<Life>, Arc<Engine>);

@@ -20,6 +20,7 @@ use crate::breakers::Breakers;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
 use crate::hands::{Claimed, Hands, Start};
+use crate::node::NodeEnd;
 use crate::orders::Orders;
 use crate::plan::{End, NO_LIMIT, Plan, START, Span};
 use crate::route::{PROXY_LANE, question};
@@ -35,17 +36,6 @@ pub struct Violation {
     pub checker: &'static str,
     /// What was seen.
     pub detail: String,
-}
-
-/// How a life of one of several nodes ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeEnd {
-    /// While the others went on.
-    Killed,
-    /// In order, while the others went on.
-    Stopped,
-    /// In order, with all the others.
-    WithAll,
 }
 
 /// Sees and judges one run.
@@ -275,10 +265,14 @@ impl Witness {
             let detail = format!("{id} of {}: {passed_over} waits for more than a turn of it", seen.tenant);
             self.break_promise("turns_fair", detail);
         }
-        let has_more = self
-            .ready(now, lane)
-            .any(|(other, more)| *other != id && more.priority == seen.priority && more.tenant == seen.tenant);
-        if !has_more && let Some(turns) = self.turns.get_mut(&(lane.clone(), seen.priority)) {
+        self.leave_line(now, id, seen);
+    }
+
+    /// Whoever has nothing more that may go does not wait; should it come back, it begins to wait then.
+    fn leave_line(&mut self, now: Time, id: JobId, seen: &Seen) {
+        let is_same = |more: &Seen| more.priority == seen.priority && more.tenant == seen.tenant;
+        let has_more = self.ready(now, &seen.lane).any(|(other, more)| *other != id && is_same(more));
+        if !has_more && let Some(turns) = self.turns.get_mut(&(seen.lane.clone(), seen.priority)) {
             turns.leave(&seen.tenant);
         }
     }
@@ -293,6 +287,9 @@ impl Witness {
     pub fn left(&mut self, now: Time, id: JobId) {
         self.note(now, format_args!("left {id}"));
         self.jobs.entry(id).and_modify(|seen| seen.in_lane = false);
+        if let Some(seen) = self.jobs.get(&id).cloned() {
+            self.leave_line(now, id, &seen);
+        }
     }
 
     /// A node says what came of an attempt, perhaps too late.
@@ -333,8 +330,10 @@ impl Witness {
         self.note(now, format_args!("node {node} asks {question} for {job}"));
         let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
         let id: Option<JobId> = job.parse().ok();
-        let claimed = id.and_then(|id| self.hands.last_claim(node, id));
-        let claimed = claimed.unwrap_or(Claimed { at: moment, is_past_breaker: false });
+        let claimed = id.and_then(|id| self.hands.last_claim(node, id)).unwrap_or_else(|| {
+            self.break_promise("leases_hold", format!("{job} is asked for by somebody who never got it"));
+            Claimed { at: moment, is_past_breaker: false }
+        });
         let call = Call { question: question.to_owned(), node, claimed };
         let (number, checked) = self.answers.asked(moment, call, &self.hands);
         // Whoever waited for others before it asked was let go long before.
