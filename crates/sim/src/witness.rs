@@ -336,12 +336,13 @@ impl Witness {
         });
         let call = Call { question: question.to_owned(), node, claimed };
         let (number, checked) = self.answers.asked(moment, call, &self.hands);
-        // Whoever waited for others before it asked was let go long before.
         let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
         let policy = self.plan.lanes[&lane].clone();
-        let paced = match tenant.filter(|_| claimed.at == moment) {
-            Some(tenant) => self.starts.add(moment, (&lane, &tenant), &policy, None),
-            None => Ok(()),
+        let paced = match tenant {
+            Some(tenant) if claimed.at == moment => self.starts.add(moment, (&lane, &tenant), &policy, None),
+            // Only who was held up asks later than at its tick; nobody does who waited for somebody else's call.
+            _ if self.hands.were_held_up(node, claimed.at, moment) => Ok(()),
+            _ => Err(("throttle_respected", "asks later than it was let go".into())),
         };
         self.judge(checked.and(paced).map_err(|(checker, why)| (checker, format!("{job} {why}"))));
         number

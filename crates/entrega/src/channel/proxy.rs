@@ -12,6 +12,7 @@ use bytes::Bytes;
 use entrega_call::Client;
 use entrega_core::job::{Body, Payload};
 use entrega_core::outcome::{Answer, Cached, Fault, FaultKind, Outcome};
+use entrega_core::time::Time;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
@@ -67,7 +68,7 @@ impl ProxyChannel {
             true => {
                 fault(FaultKind::BreakerOpen, "the breaker is open: the upstream failed too often; nobody was called")
             }
-            false => self.share(asking).await,
+            false => self.share(asking, kept.as_ref().map(|(answer, _)| answer.stored_at)).await,
         };
         match kept.filter(|_| leaves_room_for_an_old_answer(&came)) {
             Some((answer, age)) => again(&answer, age, Some(came)),
@@ -85,8 +86,8 @@ impl ProxyChannel {
         Some((stored, age))
     }
 
-    /// Makes the call, or waits for whoever makes the same one.
-    async fn share(&self, asking: &Asking<'_>) -> Outcome {
+    /// Makes the call, or waits for whoever makes the same one; `before` is when the answer was kept that is there now.
+    async fn share(&self, asking: &Asking<'_>, before: Option<Time>) -> Outcome {
         let theirs = {
             let mut calls = self.calls.lock();
             let theirs = calls.get(&asking.key).map(broadcast::Sender::subscribe);
@@ -98,7 +99,7 @@ impl ProxyChannel {
         match theirs {
             None => {
                 let under_way = UnderWay { calls: &self.calls, key: Some(&asking.key) };
-                let came = self.share_with_nodes(asking).await;
+                let came = self.share_with_nodes(asking, before).await;
                 under_way.tell(&came);
                 came
             }
@@ -113,23 +114,36 @@ impl ProxyChannel {
         }
     }
 
-    /// The same among nodes: one makes the call, the others wait for its answer to be kept.
-    async fn share_with_nodes(&self, asking: &Asking<'_>) -> Outcome {
+    /// The same among nodes: one makes the call, the others wait for its answer to be kept. Nobody makes a call after
+    /// waiting: the tick that this attempt had is over, and another job has the present one.
+    async fn share_with_nodes(&self, asking: &Asking<'_>, before: Option<Time>) -> Outcome {
         let (key, id) = (asking.key.as_str(), asking.claimed.job.id);
         let lasts = self.clock.until(asking.deadline) + CALL_MARGIN;
-        loop {
-            // A cache that cannot be written shares nothing.
-            if self.store.begin_call(key, id, lasts).await.unwrap_or(true) {
-                let came = self.call(asking).await;
+        // Where nothing is kept there is nothing to wait for. A cache that cannot be written shares nothing.
+        let is_shared = !asking.route.keep().is_zero();
+        if !is_shared || self.store.begin_call(key, id, lasts).await.unwrap_or(true) {
+            let came = self.call(asking).await;
+            if is_shared {
                 // What could not be ended here ends by itself.
                 drop(self.store.end_call(key, id).await);
-                return came;
             }
+            return came;
+        }
+        loop {
             if timeout_at(asking.deadline, tokio::time::sleep(LOOK_EVERY)).await.is_err() {
                 return fault(FaultKind::Timeout, "the same call, made by another node, did not end");
             }
-            if let Some((answer, age)) = self.kept(key).await.filter(|(_, age)| *age < asking.route.cache.ttl) {
-                return again(&answer, age, None);
+            // Asked first: an answer is kept before its call counts as over.
+            let is_over = self.store.begin_call(key, id, lasts).await.unwrap_or(false);
+            if is_over {
+                drop(self.store.end_call(key, id).await);
+            }
+            match self.kept(key).await {
+                Some((answer, age)) if before != Some(answer.stored_at) => return again(&answer, age, None),
+                _ if is_over => {
+                    return fault(FaultKind::Shared, "the same call, made by another node, brought no answer to keep");
+                }
+                _ => {}
             }
         }
     }

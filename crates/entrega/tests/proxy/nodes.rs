@@ -63,6 +63,35 @@ async fn equal_questions_at_two_nodes_make_one_call_and_an_answer_serves_both() 
     }
 }
 
+/// Whoever waited for the call of another node made its own when that failed, between two ticks.
+#[tokio::test]
+async fn a_call_that_fails_fails_for_equal_questions_at_the_other_node() {
+    if redis::is_left_out() {
+        return;
+    }
+    let (redis, upstream) = (RedisServer::start(&[]), Upstream::start().await);
+    let nodes = two_nodes(&redis, &config(&upstream, "", "cadence = { initial = \"5ms\" }\nttl = \"1h\"")).await;
+    upstream.is(Mood::Hangs);
+    let mut ids = Vec::new();
+    for number in 0..6 {
+        ids.push(ask(&nodes[number % 2], &cpf(1), "normal").await);
+    }
+    upstream.wait_for(1).await;
+    // reason: the others have their ticks by then, and wait for the call under way.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    upstream.is(Mood::Says(503));
+    for id in &ids {
+        assert_eq!(ended(&nodes[1], id).await["state"], "dlq");
+    }
+    assert_eq!(upstream.calls().len(), 1, "nobody calls after waiting");
+    upstream.is(Mood::Well);
+    let id = ask(&nodes[1], &cpf(1), "normal").await;
+    assert_eq!(ended(&nodes[1], &id).await["state"], "done", "the next question has a tick of its own");
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn what_one_node_learns_of_an_upstream_the_other_knows() {
     if redis::is_left_out() {
