@@ -24,7 +24,7 @@ use crate::channel::proxy::ProxyChannel;
 use crate::channel::webhook::WebhookChannel;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
-use crate::connector::{CONNECTOR_CHANNEL, Connectors};
+use crate::connector::{CONNECTOR_CHANNEL, Connectors, Outside};
 use crate::endpoint::{ConfiguredError, put_configured};
 use crate::events::EVENTS_LANE;
 use crate::metrics::Metrics;
@@ -143,8 +143,8 @@ impl Engine {
         let seal = Arc::new(Seal::from_key(secret_bytes()));
         let client = Client::new(ClientConfig::default()).expect("a client without extra certificates");
         let filter = AddressFilter::default();
-        let connectors =
-            Connectors::new(Vec::new(), store.clone(), seal.clone(), client, filter.clone(), metrics.clone());
+        let outside = Outside::new(client, filter.clone());
+        let connectors = Connectors::new(Vec::new(), store.clone(), seal.clone(), outside, metrics.clone());
         Engine {
             store,
             clock,
@@ -193,8 +193,7 @@ impl Engine {
             config.connectors.clone(),
             store.clone(),
             seal.clone(),
-            Client::new(answers)?,
-            config.filter(),
+            Outside::new(Client::new(answers)?, config.filter()),
             metrics.clone(),
         ));
         let connector = ConnectorChannel::new(connectors.clone(), clock.clone());

@@ -112,11 +112,23 @@ pub enum Bug {
     CacheMixesUp,
     /// Answers that are kept do not age.
     CacheKeepsYoung,
+    /// A restart forgets what the gate before an API let through.
+    GateForgotten,
+    /// The gate before an API lets one call more through than it may.
+    GateOffByOne,
+    /// Every node has the gate before an API for itself.
+    GatePerNode,
+    /// The gate before an API hears nothing of what came of calls.
+    GateDeaf,
+    /// The gate before an API that closed once stays closed.
+    GateNeverOpens,
+    /// Calls that go without their turn do not count.
+    AnywayUncounted,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 54] = [
+    pub const ALL: [Bug; 60] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -171,5 +183,11 @@ impl Bug {
         Bug::CallsNotShared,
         Bug::CacheMixesUp,
         Bug::CacheKeepsYoung,
+        Bug::GateForgotten,
+        Bug::GateOffByOne,
+        Bug::GatePerNode,
+        Bug::GateDeaf,
+        Bug::GateNeverOpens,
+        Bug::AnywayUncounted,
     ];
 }

@@ -88,7 +88,7 @@ impl Channel for Destination {
             life.hurry_crash(2);
         }
         if let Mood::AsksForPatience(length) = mood {
-            life.world.witness.lock().asked(job.job.id, life.clock.now() + length);
+            life.world.witness.lock().asked(job, life.clock.now() + length);
         }
         if matches!(job.job.payload, Payload::Webhook(_)) {
             life.world.witness.lock().troubles.events += 1;

@@ -126,6 +126,18 @@ impl Hands {
         }
     }
 
+    /// A node calls for a job that it got, once or again. Gives since when it has it; a node that lost a job and got it
+    /// back may be at it twice, and then nobody knows.
+    pub fn calling(&self, now: Time, node: usize, id: JobId) -> Result<Option<Time>, Broken> {
+        let is_at_it = |claim: &&Claim| claim.state == State::Held || self.were_held_up(node, claim.at, now);
+        let mut own = self.claims.values().filter(|claim| claim.node == node && claim.id == id).filter(is_at_it);
+        match (own.next(), own.next()) {
+            (None, _) => Err(("leases_hold", "is called for by somebody who does not hold it".into())),
+            (Some(claim), None) => Ok(Some(claim.at)),
+            (Some(_), Some(_)) => Ok(None),
+        }
+    }
+
     /// A node says what came of an attempt; what that is worth is for others to judge.
     /// Gives the moment at which it got the job.
     pub fn settling(&mut self, number: u64) -> Option<Time> {
@@ -141,6 +153,11 @@ impl Hands {
     /// Whether a node was held up at some moment between two, or the store was out of reach.
     pub fn were_held_up(&self, node: usize, from: Time, to: Time) -> bool {
         meets(&self.stalls[node], from, to) || meets(&self.outages, from, to)
+    }
+
+    /// Whether a node did nothing at some moment between two.
+    pub fn stood_still(&self, node: usize, from: Time, to: Time) -> bool {
+        meets(&self.stalls[node], from, to)
     }
 
     /// Whether a node is at a job.

@@ -8,15 +8,19 @@
 //! # Layout
 //! - `plan`: what a seed says; `life`: one life of the store or of a node; `drift`: how wrong its clock is; `pulse`: how
 //!   it is cut short; `node`: the lives of one node; `run`: those of everything, one after the other
-//! - `store`, `disk`: where jobs are kept; `destination`: where they go; `route`, `upstream`: what the proxy asks, and whom
+//! - `store`, `disk`: where jobs are kept; `destination`: where they go; `route`, `upstream`: what the proxy asks, and whom;
+//!   `api`: what connectors call
+//! - `caller`: who hands jobs in, and who waits for answers
 //! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
-//! - `witness`, `seen`, `turns`, `starts`, `hands`, `breakers`, `answers`, `events`, `orders`: who sees and judges;
+//! - `witness`, `seen`, `turns`, `starts`, `hands`, `breakers`, `passes`, `answers`, `events`, `orders`: who sees and judges;
 //!   `troubles`: what there was to see
 //! - `bug`: rules that are broken on purpose, to see that somebody notices
 
 mod answers;
+mod api;
 mod breakers;
 mod bug;
+mod caller;
 mod destination;
 mod disk;
 mod drift;
@@ -26,6 +30,7 @@ mod life;
 mod node;
 mod operator;
 mod orders;
+mod passes;
 mod plan;
 mod pulse;
 mod route;

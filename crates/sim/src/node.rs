@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use entrega::chance::Chance;
 use entrega::channel::Channel;
+use entrega::channel::connector::ConnectorChannel;
 use entrega::channel::event::EventChannel;
 use entrega::channel::proxy::ProxyChannel;
+use entrega::connector::CONNECTOR_CHANNEL;
 use entrega::engine::Engine;
 use entrega::proxy::PROXY_CHANNEL;
 use entrega_call::Client;
@@ -16,6 +18,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::api;
 use crate::destination::Destination;
 use crate::life::Life;
 use crate::plan::{End, Fate};
@@ -152,17 +155,18 @@ fn engine(life: &Arc<Life>, store: &Arc<SimStore>) -> Arc<Engine> {
     let routes = Arc::new(routes(life.world.plan.keeping));
     let upstream = Client::over(Arc::new(Upstream { life: life.clone() }));
     let proxy = ProxyChannel::new(upstream, store.clone(), life.clock.clone(), routes.clone());
-    let channels: [(&str, Arc<dyn Channel>); 5] = [
+    let chance = Chance::from_seed(life.world.rng.lock().u64(..));
+    let engine = Engine { chance, routes, ..Engine::over(store.clone(), life.clock.clone(), lanes) };
+    let connectors = Arc::new(api::connectors(life, &engine));
+    let connector = ConnectorChannel::new(connectors.clone(), life.clock.clone());
+    let channels: [(&str, Arc<dyn Channel>); 6] = [
+        (CONNECTOR_CHANNEL, Arc::new(connector)),
         (PROXY_CHANNEL, Arc::new(proxy)),
         ("simulated", destination.clone()),
         ("email", destination.clone()),
         ("webhook", destination),
         ("event", event),
     ];
-    Arc::new(Engine {
-        chance: Chance::from_seed(life.world.rng.lock().u64(..)),
-        routes,
-        channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
-        ..Engine::over(store.clone(), life.clock.clone(), lanes)
-    })
+    let channels = channels.map(|(name, channel)| (name.to_owned(), channel)).into();
+    Arc::new(Engine { connectors, channels, ..engine })
 }

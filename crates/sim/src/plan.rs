@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use entrega::events::{EVENTS_LANE, WEBHOOK_LANE};
 use entrega::intake::NewJob;
+use entrega::store::ConnectorLimits;
 use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
@@ -19,6 +20,7 @@ use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, Thrott
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
+use crate::api::{self, CONNECTOR_LANE};
 use crate::drift::Drift;
 use crate::route::{Keeping, PARAM, PROXY_LANE};
 
@@ -91,6 +93,8 @@ pub struct Wish {
     pub job: NewJob,
     /// Makes it one job however often it is handed in.
     pub key: Option<String>,
+    /// Whether the caller waits for the API's answer, and has no job made.
+    pub waits: bool,
 }
 
 /// What an operator does in the middle of trouble.
@@ -115,6 +119,8 @@ pub struct Plan {
     pub nodes: Vec<NodePlan>,
     /// How the proxy keeps answers.
     pub keeping: Keeping,
+    /// What the API behind the connector allows.
+    pub limits: ConnectorLimits,
     /// What every endpoint allows, beside what its lane does.
     pub endpoint_rate: Option<Rate>,
     /// Who comes.
@@ -180,6 +186,9 @@ impl Plan {
         if rng.u32(0..3) == 0 {
             questions(rng, &mut wishes);
         }
+        if rng.u32(0..3) == 0 {
+            calls(rng, &mut wishes);
+        }
         let nodes = nodes(rng);
         let mut ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
         if nodes.len() > 1 {
@@ -189,6 +198,7 @@ impl Plan {
         Plan {
             lanes: lanes(rng),
             nodes,
+            limits: api::limits(rng),
             keeping: Keeping { fresh: ms(rng.u64(300..2_500)), stale: ms(rng.u64(2_000..6_000)) },
             wishes,
             ends,
@@ -312,7 +322,16 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         tenant_concurrency: NO_LIMIT,
         ..LanePolicy::proxy()
     };
+    let connector = LanePolicy {
+        retry: base.retry.clone(),
+        timeout: ms(rng.u64(2_000..6_000)),
+        ttl: base.ttl,
+        concurrency,
+        tenant_concurrency: NO_LIMIT,
+        ..LanePolicy::connector()
+    };
     let all = [
+        (CONNECTOR_LANE, connector),
         (CALLS_LANE, calls),
         (DOWN_LANE, down),
         (PACED_LANE, paced),
@@ -358,15 +377,17 @@ fn orders(rng: &mut fastrand::Rng, early_replay: Option<Time>) -> Vec<(Time, Ord
 }
 
 fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
-    let lane = match rng.u32(0..12) {
+    let lane = match rng.u32(0..14) {
         0..4 => CALLS_LANE,
         4..6 => DOWN_LANE,
         6..8 => PACED_LANE,
         8..10 => MAIL_LANE,
+        10..12 => CONNECTOR_LANE,
         _ => PROXY_LANE,
     };
     let payload = match lane {
         PROXY_LANE => Payload::Proxy(question(rng.u32(0..QUESTIONS))),
+        CONNECTOR_LANE => Payload::Connector(Box::new(api::call(number))),
         MAIL_LANE => Payload::Email(Box::new(mail(number))),
         _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
     };
@@ -378,6 +399,7 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
         at: START + ms(at_ms),
         tenant: tenant_name(rng.u32(0..TENANTS)),
         key: key.clone(),
+        waits: rng.bool(),
         job: NewJob {
             lane: lane_name(lane),
             priority: Priority::ALL[rng.usize(0..3)],
@@ -403,6 +425,20 @@ fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
         wish.at = at + ms(rng.u64(0..1_500));
         wish.job.lane = lane_name(PROXY_LANE);
         wish.job.payload = Payload::Proxy(question(rng.u32(0..QUESTIONS)));
+        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
+        wishes.push(wish);
+    }
+}
+
+/// Many call the API at once.
+fn calls(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in first..first + rng.u32(6..16) {
+        let mut wish = wish(rng, number);
+        wish.at = at + ms(rng.u64(0..1_000));
+        wish.job.lane = lane_name(CONNECTOR_LANE);
+        wish.job.payload = Payload::Connector(Box::new(api::call(number)));
         (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
         wishes.push(wish);
     }

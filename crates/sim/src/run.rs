@@ -1,29 +1,23 @@
 //! A run: one life of the store and its nodes after the other, until all has healed and everything has ended.
 //! Invariant: a life ends by dropping its runtime with every task in it, wherever each of them is waiting.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::engine::Engine;
-use entrega::intake::{NewJob, NotAsked, OnceKey, Question, Refusal, Taken};
-use entrega::store::StoreError;
-use entrega_core::job::Payload;
-use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
+use crate::caller;
 use crate::disk::Disk;
 use crate::drift::Drift;
 use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
 use crate::operator::{self, CAREFUL_PER_SEC, Stage};
-use crate::plan::{End, Plan, START, Wish};
+use crate::plan::{End, Plan, START};
 use crate::pulse::Pulse;
-use crate::route::ROUTE;
 use crate::store::SimStore;
 use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
@@ -34,9 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Longer than any breaker stays open or waits for a probe: whoever has proxied jobs replayed before that is told so at
 /// once, and a job can be replayed a few times only.
 const BREAKERS_REST: Duration = Duration::from_secs(4);
-/// How often a caller comes back who was turned away.
-const RETURNS_MAX: u32 = 20;
-const RETURN_AFTER: Duration = Duration::from_millis(1_100);
 
 /// What came of a run.
 #[derive(Debug)]
@@ -100,7 +91,7 @@ fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Tim
             nodes.spawn(node::live_on(house.clone(), node));
         }
         for wish in 0..world.plan.wishes.len() {
-            tokio::spawn(call(house.clone(), wish));
+            tokio::spawn(caller::call(house.clone(), wish));
         }
         tokio::spawn(operator::help_early(life.clone(), store.clone()));
         for order in 0..world.plan.orders.len() {
@@ -145,74 +136,6 @@ async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>
     if life.moment() >= life.world.plan.heal_at {
         std::future::pending::<()>().await;
     }
-}
-
-/// A caller: comes at its time, comes back when it is turned away, and goes when it is answered.
-async fn call(house: Arc<House>, number: usize) {
-    let (life, world) = (&house.life, &house.life.world);
-    let wish = &world.plan.wishes[number];
-    if !world.open.lock()[number] {
-        return;
-    }
-    life.wait_until(wish.at).await;
-    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, &[key.as_bytes()]).ok()).collect();
-    // Whoever has a key may be impatient and come twice.
-    let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
-    for _ in 0..RETURNS_MAX {
-        match ask(&house.doors, number, wish, &keys).await {
-            None => life.wait(RETURN_AFTER).await,
-            Some(Ok(taken)) => {
-                let mut witness = world.witness.lock();
-                witness.troubles.repeated += u32::from(taken.is_repeat);
-                witness.acknowledged(life.clock.now(), taken.id);
-                drop(witness);
-                if !std::mem::take(&mut is_impatient) {
-                    break;
-                }
-            }
-            Some(Err(Refusal::Store(StoreError::MemoryFull | StoreError::Unreachable { .. }))) => {
-                life.wait(RETURN_AFTER).await;
-            }
-            Some(Err(Refusal::Full { .. })) => break,
-            other => {
-                let detail = format!("wish {number} was answered {other:?}");
-                world.witness.lock().break_promise("engine_goes_on", detail);
-                break;
-            }
-        }
-    }
-    world.open.lock()[number] = false;
-}
-
-/// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
-async fn ask(doors: &Doors, caller: usize, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
-    let (life, engine) = doors.find(caller)?;
-    let asked = async {
-        match question(&wish.job, keys) {
-            None => engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]).await.pop(),
-            Some(question) => Some(put_to(&engine, &wish.tenant, question).await),
-        }
-    };
-    tokio::select! {
-        biased;
-        () = life.died() => None,
-        answer = asked => answer,
-    }
-}
-
-/// What a wish asks of the proxy, if it does.
-fn question(job: &NewJob, keys: &[OnceKey]) -> Option<Question> {
-    let Payload::Proxy(call) = &job.payload else { return None };
-    let params = call.params.clone().into_iter().collect();
-    Some(Question { params, priority: job.priority, once: keys.first().cloned(), labels: BTreeMap::new() })
-}
-
-async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Result<Taken, Refusal> {
-    let route = engine.route(ROUTE).expect("the route that every engine has");
-    engine.ask(tenant, route, question).await.map_err(|refused| match refused {
-        NotAsked::Refused(refusal) => refusal,
-        other => panic!("a question that fits was not asked: {other}"),
-    })
 }
 
 /// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.

@@ -53,13 +53,19 @@ pub struct Troubles {
     pub given_again: u32,
     /// Jobs that were let past an open breaker.
     pub past_breaker: u32,
+    /// Calls of the API behind the connector.
+    pub called: u32,
+    /// Those of them that waited for their turn for too long.
+    pub went_anyway: u32,
+    /// Callers who waited for the API's answer, and got one.
+    pub answered: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 26] {
+    pub fn all(&self) -> [(&'static str, u32); 29] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -86,6 +92,9 @@ impl Troubles {
             ("a call of the upstream", self.asked),
             ("an answer given again", self.given_again),
             ("a job past a breaker", self.past_breaker),
+            ("a call of the API", self.called),
+            ("a call without its turn", self.went_anyway),
+            ("an answer for somebody who waits", self.answered),
             ("a clock that was set", self.clocks_set),
         ]
     }
@@ -117,6 +126,9 @@ impl Troubles {
         self.asked += other.asked;
         self.given_again += other.given_again;
         self.past_breaker += other.past_breaker;
+        self.called += other.called;
+        self.went_anyway += other.went_anyway;
+        self.answered += other.answered;
         self.clocks_set += other.clocks_set;
     }
 }

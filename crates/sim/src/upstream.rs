@@ -16,7 +16,7 @@ use crate::destination::Mood;
 use crate::life::Life;
 
 /// A late answer comes after this, if anybody still waits.
-const LATE: Duration = Duration::from_millis(800);
+pub const LATE: Duration = Duration::from_millis(800);
 
 /// The upstream as one node reaches it.
 pub struct Upstream {
@@ -35,8 +35,8 @@ impl Exchange for Upstream {
         Box::pin(async move {
             let life = &self.life;
             let question = request.uri().path().trim_start_matches('/').to_owned();
-            let job = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
             life.reach().await;
+            let job = request_id(&request);
             let call = life.world.witness.lock().asking(life.clock.now(), life.node(), job, &question);
             let _under_way = UnderWay { life, call };
             let mood = Mood::draw(life);
@@ -68,7 +68,13 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-fn answer(mood: &Mood, question: &str, call: usize) -> Result<Answer, CallError> {
+/// For whom a request is made.
+pub fn request_id(request: &Request<Bytes>) -> &str {
+    request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default()
+}
+
+/// What comes of a call: the body names the question and the call.
+pub fn answer(mood: &Mood, question: &str, call: usize) -> Result<Answer, CallError> {
     let mut headers = HeaderMap::new();
     let status = match mood {
         Mood::RefusesConnection => {

@@ -2,11 +2,17 @@
 //! Invariant: it believes nobody: what it knows of a job comes from the disk, from answers to callers and from what
 //! reaches destinations. The first broken promise is kept, with the name of the checker that saw it.
 //! Never: changes what happens.
+//!
+//! # Layout
+//! - here: the way of a job; `proxy`: questions and answers; `api`: calls through the connector
+
+mod api;
+mod proxy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use entrega::store::{ClaimedJob, KeptAnswer, Settlement, StoredAnswer};
+use entrega::store::{ClaimedJob, Settlement};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use entrega_core::lane::Left;
@@ -15,15 +21,16 @@ use entrega_core::outcome::Lesson;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 
-use crate::answers::{Answers, Call};
+use crate::answers::Answers;
 use crate::breakers::Breakers;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
-use crate::hands::{Claimed, Hands, Start};
+use crate::hands::{Hands, Start};
 use crate::node::NodeEnd;
 use crate::orders::Orders;
+use crate::passes::Passes;
 use crate::plan::{End, NO_LIMIT, Plan, START, Span};
-use crate::route::{PROXY_LANE, question};
+use crate::route::question;
 use crate::seen::Seen;
 use crate::starts::Starts;
 use crate::troubles::Troubles;
@@ -47,8 +54,11 @@ pub struct Witness {
     hands: Hands,
     breakers: Breakers,
     answers: Answers,
-    /// What a destination asked for last.
-    asked: BTreeMap<JobId, Time>,
+    passes: Passes,
+    /// What a destination asked of whoever held a job under a lease.
+    asked: BTreeMap<(JobId, u64), Time>,
+    /// Under which lease each job was settled last.
+    settled: BTreeMap<JobId, u64>,
     /// Which job each key of a tenant made.
     keys: BTreeMap<(TenantName, String), JobId>,
     turns: BTreeMap<(LaneName, Priority), Turns>,
@@ -69,11 +79,13 @@ impl Witness {
             hands: Hands::new(&plan),
             breakers: Breakers::default(),
             answers: Answers::new(plan.keeping),
+            passes: Passes::new(plan.limits.throttle),
             plan,
             jobs: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             starts: Starts::default(),
             asked: BTreeMap::new(),
+            settled: BTreeMap::new(),
             keys: BTreeMap::new(),
             turns: BTreeMap::new(),
             orders: Orders::default(),
@@ -181,7 +193,8 @@ impl Witness {
             Err((checker, why)) => return self.break_promise(checker, format!("{id} {why}")),
         };
         if is_settled && record.history.last().is_some_and(|attempt| attempt.code == "http_429") {
-            let asked = self.asked.get(&id).copied().unwrap_or(Time::ZERO);
+            let settled = self.settled.get(&id).map(|number| (id, *number));
+            let asked = settled.and_then(|attempt| self.asked.get(&attempt)).copied().unwrap_or(Time::ZERO);
             if record.place == Place::Waiting && record.due < asked {
                 self.break_promise("never_early", format!("{id} comes back before its destination allows"));
             }
@@ -299,6 +312,9 @@ impl Witness {
             self.note(now, format_args!("stale {}", settlement.job.id));
         }
         let number = settlement.ticket.number().unwrap_or_default();
+        if !is_stale {
+            self.settled.insert(settlement.job.id, number);
+        }
         let claimed = self.hands.settling(number).filter(|_| !is_stale);
         if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
             && let Some(at) = claimed
@@ -307,61 +323,10 @@ impl Witness {
         }
     }
 
-    /// Somebody asked at a moment, and gets this answer.
-    fn given(&mut self, since: Time, question: &str, answer: &KeptAnswer) {
-        self.troubles.given_again += u32::from(answer.cache.is_some());
-        self.judge(self.answers.given(since, question, answer));
-    }
-
-    /// A question was answered as it was taken.
-    pub fn answered(&mut self, job: &Job, answer: &KeptAnswer) {
-        self.given(self.drift.moment(job.accepted_at), question(job).unwrap_or_default(), answer);
-    }
-
     /// An attempt told something about its destination.
     pub fn learned(&mut self, now: Time, lane: &LaneName, lesson: Lesson) {
         let policy = self.plan.lanes[lane].clone();
         self.breakers.learned(now, lane, &policy, lesson);
-    }
-
-    /// A node asks the upstream for a job; gives the number of the call.
-    pub fn asking(&mut self, now: Time, node: usize, job: &str, question: &str) -> usize {
-        self.troubles.asked += 1;
-        self.note(now, format_args!("node {node} asks {question} for {job}"));
-        let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
-        let id: Option<JobId> = job.parse().ok();
-        let claimed = id.and_then(|id| self.hands.last_claim(node, id)).unwrap_or_else(|| {
-            self.break_promise("leases_hold", format!("{job} is asked for by somebody who never got it"));
-            Claimed { at: moment, is_past_breaker: false }
-        });
-        let call = Call { question: question.to_owned(), node, claimed };
-        let (number, checked) = self.answers.asked(moment, call, &self.hands);
-        let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
-        let policy = self.plan.lanes[&lane].clone();
-        let paced = match tenant {
-            Some(tenant) if claimed.at == moment => self.starts.add(moment, (&lane, &tenant), &policy, None),
-            // Only who was held up asks later than at its tick; nobody does who waited for somebody else's call.
-            _ if self.hands.were_held_up(node, claimed.at, moment) => Ok(()),
-            _ => Err(("throttle_respected", "asks later than it was let go".into())),
-        };
-        self.judge(checked.and(paced).map_err(|(checker, why)| (checker, format!("{job} {why}"))));
-        number
-    }
-
-    /// The upstream answers.
-    pub fn answering(&mut self, now: Time, call: usize, body: &[u8]) {
-        self.answers.answered(self.drift.moment(now), call, body);
-    }
-
-    /// Nobody waits for a call of the upstream any more.
-    pub fn asking_over(&mut self, call: usize) {
-        self.answers.ended(call);
-    }
-
-    /// The store keeps an answer.
-    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) {
-        let checked = self.answers.kept(self.drift.moment(now), question, answer);
-        self.judge(checked);
     }
 
     /// The lease of an attempt ended; its job waits again.
@@ -421,8 +386,8 @@ impl Witness {
     }
 
     /// A destination asked not to be called about this job before a moment.
-    pub fn asked(&mut self, id: JobId, until: Time) {
-        self.asked.insert(id, until);
+    pub fn asked(&mut self, job: &ClaimedJob, until: Time) {
+        self.asked.insert((job.job.id, job.ticket.number().unwrap_or_default()), until);
     }
 
     /// The process starts again from what is on the disk.

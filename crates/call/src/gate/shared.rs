@@ -31,8 +31,8 @@ pub enum Turn {
 pub trait SharedGate: fmt::Debug + Send + Sync {
     /// Asks for a turn, and takes it if there is one.
     fn ask(&self) -> Later<'_, Turn>;
-    /// Counts a start that had no turn.
-    fn start_anyway(&self) -> Later<'_, ()>;
+    /// Counts a start that waits for no turn any more, unless the destination is down.
+    fn start_anyway(&self) -> Later<'_, Turn>;
     /// Tells what came of a call.
     fn learn(&self, lesson: Lesson, took: Duration) -> Later<'_, ()>;
 }
@@ -47,6 +47,8 @@ pub struct SharedTurns {
 
 /// The shortest pause between two questions: a gate that says "at once" for ever must not spin.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// How long whoever has an answer, or waited long enough, is kept by a gate that does not answer.
+const TELL_MAX: Duration = Duration::from_secs(1);
 /// How long a call under way is waited for that decides whether the destination is up.
 const PROBE_LOOK: Duration = Duration::from_millis(100);
 
@@ -91,13 +93,24 @@ impl SharedTurns {
         }
     }
 
-    /// Counts a start that had no turn.
-    pub async fn start_anyway(&self) {
-        self.gate.start_anyway().await;
+    /// Counts a start that waits for no turn any more. A gate that does not say soon that the destination is down lets it
+    /// go.
+    ///
+    /// # Errors
+    /// [`BreakerOpen`] when the destination is down.
+    pub async fn start_anyway(&self) -> Result<(), BreakerOpen> {
+        match self.soon(self.gate.start_anyway()).await {
+            Some(Turn::Down(pause)) => Err(BreakerOpen { until: pause.map(|pause| self.clock.now() + pause) }),
+            Some(Turn::Given | Turn::After(_)) | None => Ok(()),
+        }
     }
 
-    /// Tells what came of a call.
+    /// Tells what came of a call, if the gate can be told soon.
     pub async fn learn(&self, lesson: Lesson, took: Duration) {
-        self.gate.learn(lesson, took).await;
+        self.soon(self.gate.learn(lesson, took)).await;
+    }
+
+    async fn soon<T>(&self, answer: Later<'_, T>) -> Option<T> {
+        timeout_at(self.clock.instant(self.clock.now() + TELL_MAX), answer).await.ok()
     }
 }

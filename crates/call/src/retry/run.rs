@@ -90,10 +90,8 @@ impl<'a, C> Run<'a, C> {
     /// Passes the gates. The breaker is passed last, for nobody should wait for a turn with a probe in hand, but looked
     /// at first, for nobody should wait for a turn that is of no use.
     async fn admit(&self) -> Result<Option<Passage>, Stopped> {
+        self.check_deadline()?;
         let gates = &self.world.gates;
-        if self.world.clock.now() >= self.deadline {
-            return Err(Stopped::DeadlineTooClose);
-        }
         if gates.breaker.as_ref().is_some_and(|breaker| breaker.is_shut_for(gates.breaker_wait_max)) {
             return Err(Stopped::BreakerOpen);
         }
@@ -134,17 +132,23 @@ impl<'a, C> Run<'a, C> {
         };
         self.observe(|it| it.throttle_waited(ThrottleWaited { operation: &self.operation.name, took, timed_out }));
         if timed_out {
+            self.check_deadline()?;
+            if gates.on_throttle_timeout == OnThrottleTimeout::Proceed {
+                shared.start_anyway().await.map_err(|_| Stopped::BreakerOpen)?;
+            }
             self.throttle_timed_out(took)?;
-            shared.start_anyway().await;
         }
         Ok(())
     }
 
+    fn check_deadline(&self) -> Result<(), Stopped> {
+        let is_over = self.world.clock.now() >= self.deadline;
+        if is_over { Err(Stopped::DeadlineTooClose) } else { Ok(()) }
+    }
+
     fn throttle_timed_out(&self, took: Duration) -> Result<(), Stopped> {
+        self.check_deadline()?;
         let gates = &self.world.gates;
-        if self.world.clock.now() >= self.deadline {
-            return Err(Stopped::DeadlineTooClose);
-        }
         let proceeds = gates.on_throttle_timeout == OnThrottleTimeout::Proceed;
         log::throttle_timed_out(&self.subject(), self.attempt + 1, took, gates.throttle_wait_max, proceeds);
         if proceeds { Ok(()) } else { Err(Stopped::ThrottleTimedOut) }

@@ -5,5 +5,6 @@ mod gates;
 mod plain;
 mod retry;
 mod server;
+mod shared;
 mod tls;
 mod world;

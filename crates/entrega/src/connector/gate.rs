@@ -25,6 +25,14 @@ impl StoreGate {
     }
 }
 
+fn turn(passing: Passing) -> Turn {
+    match passing {
+        Passing::Through => Turn::Given,
+        Passing::Held(GateKind::Breaker, pause) => Turn::Down(pause),
+        Passing::Held(_, pause) => Turn::After(pause.unwrap_or(ASK_AGAIN)),
+    }
+}
+
 impl fmt::Debug for StoreGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("StoreGate").field(&self.gate.name).finish()
@@ -34,23 +42,19 @@ impl fmt::Debug for StoreGate {
 impl SharedGate for StoreGate {
     fn ask(&self) -> Later<'_, Turn> {
         Box::pin(async {
-            match self.store.pass(&self.gate).await {
-                Ok(Passing::Through) => Turn::Given,
-                Ok(Passing::Held(GateKind::Breaker, pause)) => Turn::Down(pause),
-                Ok(Passing::Held(_, pause)) => Turn::After(pause.unwrap_or(ASK_AGAIN)),
-                Err(error) => {
-                    tracing::warn!(lane = %self.gate.name, errorReason = %error, "A gate cannot be asked");
-                    Turn::After(ASK_AGAIN)
-                }
-            }
+            self.store.pass(&self.gate).await.map(turn).unwrap_or_else(|error| {
+                tracing::warn!(lane = %self.gate.name, errorReason = %error, "A gate cannot be asked");
+                Turn::After(ASK_AGAIN)
+            })
         })
     }
 
-    fn start_anyway(&self) -> Later<'_, ()> {
+    fn start_anyway(&self) -> Later<'_, Turn> {
         Box::pin(async {
-            if let Err(error) = self.store.pass_anyway(&self.gate).await {
+            self.store.pass_anyway(&self.gate).await.map(turn).unwrap_or_else(|error| {
                 tracing::warn!(lane = %self.gate.name, errorReason = %error, "A start could not be counted");
-            }
+                Turn::Given
+            })
         })
     }
 

@@ -126,17 +126,32 @@ pub enum ConnectorError {
 /// A client, and for which state of its connector it was made.
 type Made = (Option<Time>, ApiClient);
 
+/// What calls need of the world.
+pub struct Outside {
+    /// Connections that all connectors share.
+    pub client: Client,
+    /// What may be called.
+    pub filter: AddressFilter,
+    /// Time.
+    pub clock: Clock,
+    /// Chance.
+    pub chance: Chance,
+}
+
+impl Outside {
+    /// The system's time and chance.
+    pub fn new(client: Client, filter: AddressFilter) -> Outside {
+        Outside { client, filter, clock: Clock::system(), chance: Chance::from_system() }
+    }
+}
+
 /// All connectors: those of the configuration, and those that the store keeps.
 pub struct Connectors {
     configured: BTreeMap<String, Arc<Connector>>,
     store: Arc<dyn Store>,
     seal: Arc<Seal>,
-    /// Connections that all of them share.
-    client: Client,
-    filter: AddressFilter,
+    outside: Outside,
     metrics: Arc<Metrics>,
-    clock: Clock,
-    chance: Chance,
     clients: Mutex<HashMap<String, Made>>,
 }
 
@@ -146,22 +161,11 @@ impl Connectors {
         configured: Vec<Connector>,
         store: Arc<dyn Store>,
         seal: Arc<Seal>,
-        client: Client,
-        filter: AddressFilter,
+        outside: Outside,
         metrics: Arc<Metrics>,
     ) -> Connectors {
         let configured = configured.into_iter().map(|connector| (connector.id.clone(), Arc::new(connector)));
-        Connectors {
-            configured: configured.collect(),
-            store,
-            seal,
-            client,
-            filter,
-            metrics,
-            clock: Clock::system(),
-            chance: Chance::from_system(),
-            clients: Mutex::default(),
-        }
+        Connectors { configured: configured.collect(), store, seal, outside, metrics, clients: Mutex::default() }
     }
 
     /// Whether the configuration says what it is.
@@ -224,37 +228,39 @@ impl Connectors {
 
     fn make(&self, connector: &Connector) -> Result<ApiClient, ConnectorError> {
         let unfit = |reason: String| ConnectorError::Unfit { id: connector.id.clone(), reason };
-        let base_url = check_base_url(&self.filter, &connector.base_url).map_err(|error| unfit(error.to_string()))?;
+        let base_url =
+            check_base_url(&self.outside.filter, &connector.base_url).map_err(|error| unfit(error.to_string()))?;
         let mut config = ApiConfig::connector(&connector.id, base_url);
         let credentials = connector.auth.as_ref().map(Auth::credentials).transpose();
         config.credentials = credentials.map_err(|error| unfit(error.to_string()))?;
         config.rules = connector.rules.iter().rev().cloned().fold(Rules::connector(), Rules::preceded_by);
         config.retry = RetryPolicy { timeout: connector.limits.timeout, ..RetryPolicy::connector() };
-        config.client.filter = self.filter.clone();
+        config.client.filter = self.outside.filter.clone();
         let observer = Watch::new(self.metrics.clone(), &connector.id);
         let retrier = Retrier {
-            clock: self.clock.clone(),
-            chance: self.chance.clone(),
+            clock: self.outside.clock.clone(),
+            chance: self.outside.chance.clone(),
             gates: self.gates(connector),
             observer: Some(Arc::new(observer)),
         };
-        ApiClient::over(self.client.clone(), config, retrier).map_err(|error: ApiClientError| unfit(error.to_string()))
+        ApiClient::over(self.outside.client.clone(), config, retrier)
+            .map_err(|error: ApiClientError| unfit(error.to_string()))
     }
 
     fn gates(&self, connector: &Connector) -> Gates {
         let limits = &connector.limits;
         let gate = GateName { name: gate_name(&connector.id), policy: Arc::new(gate_policy(limits)) };
-        let shared = SharedTurns::new(Box::new(StoreGate::new(self.store.clone(), gate)), self.clock.clone());
+        let shared = SharedTurns::new(Box::new(StoreGate::new(self.store.clone(), gate)), self.outside.clock.clone());
         // What the API says of its limit is learned here; what was configured holds over all nodes.
         let learned = limits.throttle.filter(|_| limits.adaptive);
         Gates {
-            throttle: learned.map(|(max, per)| ThrottleGate::adaptive(max, per, self.clock.clone())),
+            throttle: learned.map(|(max, per)| ThrottleGate::adaptive(max, per, self.outside.clock.clone())),
             throttle_wait_max: limits.throttle_wait,
             on_throttle_timeout: match limits.on_throttle_timeout {
                 OnThrottleTimeout::Proceed => entrega_call::OnThrottleTimeout::Proceed,
                 OnThrottleTimeout::Fail | OnThrottleTimeout::Requeue => entrega_call::OnThrottleTimeout::Fail,
             },
-            budget: Some(BudgetGate::new(BudgetPolicy::default(), self.clock.clone())),
+            budget: Some(BudgetGate::new(BudgetPolicy::default(), self.outside.clock.clone())),
             shared: Some(Arc::new(shared)),
             ..Gates::default()
         }

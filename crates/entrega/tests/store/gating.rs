@@ -61,6 +61,19 @@ pub(crate) async fn a_gate_learns_from_calls_and_each_is_its_own(f: &Fixture) {
     );
 }
 
+pub(crate) async fn who_waited_too_long_goes_through_a_throttle_but_not_to_what_is_down(f: &Fixture) {
+    let gate = gate("gate:erp", 1);
+    f.advance(SECOND * 10);
+    for lesson in [Lesson::Down, Lesson::Nothing, Lesson::Down] {
+        assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), Passing::Through, "a throttle does not hold it");
+        f.store.learn(&gate, lesson, SECOND).await.unwrap();
+    }
+    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 30));
+    f.advance(SECOND * 30);
+    assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), Passing::Through, "one call decides");
+    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 5), "one, and no more");
+}
+
 fn once(f: &Fixture, request: u8) -> Once {
     Once { key: "order-17".into(), request: [request; 32], expires: f.now() + HOUR }
 }

@@ -61,6 +61,7 @@ macro_rules! exercise {
             gating {
                 a_gate_lets_no_more_through_than_its_throttle
                 a_gate_learns_from_calls_and_each_is_its_own
+                who_waited_too_long_goes_through_a_throttle_but_not_to_what_is_down
                 of_many_who_begin_a_request_one_makes_it
                 a_request_that_was_given_up_or_whose_maker_is_gone_may_be_made_again
             }

@@ -5,10 +5,11 @@
 //!
 //! # Layout
 //! `jobs` is the way of a job, `leases` who holds one, `settlements` what becomes of one, `changes` what operators ask
-//! for, `answers` the proxy's cache, `writer` group commit, `rest` the other verbs.
+//! for, `answers` the proxy's cache, `gates` the gate before the API, `writer` group commit, `rest` the other verbs.
 
 mod answers;
 mod changes;
+mod gates;
 mod jobs;
 mod leases;
 mod rest;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use entrega::events::WEBHOOK_LANE;
 use entrega::store::{StoreError, StoredAnswer};
 use entrega_core::id::JobId;
-use entrega_core::lane::{Lane, Next, Ticket, Waiting};
+use entrega_core::lane::{Gate, Lane, Next, Ticket, Waiting};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::LanePolicy;
@@ -87,6 +88,10 @@ struct State {
     answers: BTreeMap<String, (StoredAnswer, Time)>,
     /// Who calls the upstream for an answer, and until when that counts.
     calls: BTreeMap<String, (JobId, Time)>,
+    /// When the store was opened.
+    opened_at: Time,
+    /// Gates before APIs, by name, and by node where a planted bug says so; none where one holds nothing.
+    gates: BTreeMap<(LaneName, usize), Option<Gate>>,
     queue: Vec<Command>,
 }
 
@@ -143,6 +148,8 @@ impl SimStore {
             leader: None,
             answers: BTreeMap::new(),
             calls: BTreeMap::new(),
+            opened_at: now,
+            gates: BTreeMap::new(),
             queue: Vec::new(),
         });
         drop(disk);

@@ -7,14 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega::store::{
     ApiKey, Begun, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore,
-    Endpoint, EndpointOrigin, EndpointRegistry, Feedback, GateKeeper, GateName, MailRegistry, Once, Page, Paged,
-    Passing, PutEndpointError, Registry, ReplayRun, ReplayStatus, RequestLog, StoreError, StoredConnector, Suppression,
-    TenantSettings, TenantView,
+    Endpoint, EndpointOrigin, EndpointRegistry, Feedback, MailRegistry, Once, Page, Paged, PutEndpointError, Registry,
+    ReplayRun, ReplayStatus, RequestLog, StoreError, StoredConnector, Suppression, TenantSettings, TenantView,
 };
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
-use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 
 use super::SimStore;
@@ -222,21 +220,6 @@ impl ConnectorRegistry for SimStore {
 
     fn connectors(&self) -> Vec<Arc<StoredConnector>> {
         Vec::new()
-    }
-}
-
-#[async_trait]
-impl GateKeeper for SimStore {
-    async fn pass(&self, _: &GateName) -> Result<Passing, StoreError> {
-        Err(not_simulated("pass"))
-    }
-
-    async fn pass_anyway(&self, _: &GateName) -> Result<(), StoreError> {
-        Err(not_simulated("pass_anyway"))
-    }
-
-    async fn learn(&self, _: &GateName, _: Lesson, _: Duration) -> Result<(), StoreError> {
-        Err(not_simulated("learn"))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::lane::{Gate, Way};
+use entrega_core::lane::{Gate, GateKind, Way};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope};
@@ -45,26 +45,28 @@ impl Gates {
         }
         by_name.get_mut(&gate.name).and_then(|(_, gate)| gate.as_mut()).map(act)
     }
+
+    /// Takes a start unless something holds it that counts.
+    fn pass(&self, gate: &GateName, now: Time, counts: impl Fn(GateKind) -> bool) -> Passing {
+        let passing = self.with(gate, now, |gate| match gate.way(now, 0) {
+            Way::Held(hold) if counts(hold.gate) => Passing::Held(hold.gate, hold.until.map(|until| until.since(now))),
+            Way::Held(_) | Way::Through | Way::Past => {
+                gate.start(now, JobId::MIN);
+                Passing::Through
+            }
+        });
+        passing.unwrap_or(Passing::Through)
+    }
 }
 
 #[async_trait]
 impl GateKeeper for LocalStore {
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        let now = self.shared.clock.now();
-        let passing = self.shared.gates.with(gate, now, |gate| match gate.way(now, 0) {
-            Way::Through | Way::Past => {
-                gate.start(now, JobId::MIN);
-                Passing::Through
-            }
-            Way::Held(hold) => Passing::Held(hold.gate, hold.until.map(|until| until.since(now))),
-        });
-        Ok(passing.unwrap_or(Passing::Through))
+        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), |_| true))
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<(), StoreError> {
-        let now = self.shared.clock.now();
-        self.shared.gates.with(gate, now, |gate| gate.start(now, JobId::MIN));
-        Ok(())
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), |held_by| held_by == GateKind::Breaker))
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {

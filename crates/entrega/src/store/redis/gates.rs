@@ -25,26 +25,29 @@ impl Shared {
     }
 }
 
+fn passing(answer: Value) -> Result<Passing, StoreError> {
+    let [held, pause] = READING.fields(answer)?;
+    let held = READING.word(held)?;
+    if held == "through" {
+        return Ok(Passing::Through);
+    }
+    let kind = GateKind::ALL.into_iter().find(|kind| kind.as_str() == held);
+    let kind = kind.ok_or_else(|| READING.wrong(held))?;
+    let pause = match pause {
+        Value::Nil => None,
+        micros => Some(Duration::from_micros(READING.number(&micros)?)),
+    };
+    Ok(Passing::Held(kind, pause))
+}
+
 #[async_trait]
 impl GateKeeper for RedisStore {
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        let answer = self.shared.at_gate(gate, |call| call.arg("pass")).await?;
-        let [held, pause] = READING.fields(answer)?;
-        let held = READING.word(held)?;
-        if held == "through" {
-            return Ok(Passing::Through);
-        }
-        let kind = GateKind::ALL.into_iter().find(|kind| kind.as_str() == held);
-        let kind = kind.ok_or_else(|| READING.wrong(held))?;
-        let pause = match pause {
-            Value::Nil => None,
-            micros => Some(Duration::from_micros(READING.number(&micros)?)),
-        };
-        Ok(Passing::Held(kind, pause))
+        passing(self.shared.at_gate(gate, |call| call.arg("pass")).await?)
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<(), StoreError> {
-        self.shared.at_gate(gate, |call| call.arg("anyway")).await.map(drop)
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        passing(self.shared.at_gate(gate, |call| call.arg("anyway")).await?)
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {

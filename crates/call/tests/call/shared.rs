@@ -1,0 +1,91 @@
+//! Gates that several processes share, as one of them waits before it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use entrega_call::{
+    CallError, Clock, Gates, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy, SharedGate, SharedTurns,
+    Stopped, Turn,
+};
+use entrega_core::outcome::Lesson;
+
+use super::world::{START, answer, timed, world};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a gate says, or that it says nothing.
+type Says = Option<Turn>;
+
+/// A gate that always says the same.
+#[derive(Debug)]
+struct Stubborn {
+    to_who_asks: Says,
+    to_who_goes_anyway: Says,
+    hears: bool,
+}
+
+fn says<T: Copy + Send + 'static>(what: Option<T>) -> Later<'static, T> {
+    Box::pin(async move {
+        match what {
+            Some(what) => what,
+            None => std::future::pending().await,
+        }
+    })
+}
+
+impl SharedGate for Stubborn {
+    fn ask(&self) -> Later<'_, Turn> {
+        says(self.to_who_asks)
+    }
+
+    fn start_anyway(&self) -> Later<'_, Turn> {
+        says(self.to_who_goes_anyway)
+    }
+
+    fn learn(&self, _: Lesson, _: Duration) -> Later<'_, ()> {
+        says(self.hears.then_some(()))
+    }
+}
+
+/// Calls once through a gate, waiting for two seconds and then going anyway: how that ended, after how many attempts and
+/// how long.
+async fn call_through(gate: Stubborn) -> (Result<(), Stopped>, u32, Duration) {
+    let shared = Arc::new(SharedTurns::new(Box::new(gate), Clock::starting_at(START)));
+    let gates = Gates {
+        shared: Some(shared),
+        throttle_wait_max: SECOND * 2,
+        on_throttle_timeout: OnThrottleTimeout::Proceed,
+        ..Gates::default()
+    };
+    let world = Retrier { gates, ..world(1) };
+    let (operation, policy, attempts) = (Operation::http("ask"), RetryPolicy::default(), AtomicU32::new(0));
+    let run = world.run(&operation, &policy, |_| {
+        attempts.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, CallError>(answer(200, &[])) }
+    });
+    let (ended, took) = timed(run).await;
+    (ended.map(drop).map_err(|gave_up| gave_up.stopped), attempts.into_inner(), took)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_an_answer_gets_it_although_the_gate_hears_nothing() {
+    let deaf = Stubborn { to_who_asks: Some(Turn::Given), to_who_goes_anyway: None, hears: false };
+    assert_eq!(call_through(deaf).await, (Ok(()), 1, SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waited_long_enough_goes_although_the_gate_does_not_answer() {
+    let silent = Stubborn { to_who_asks: None, to_who_goes_anyway: None, hears: true };
+    assert_eq!(call_through(silent).await, (Ok(()), 1, SECOND * 3));
+    let full =
+        Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::After(SECOND)), hears: true };
+    assert_eq!(call_through(full).await, (Ok(()), 1, SECOND * 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waited_long_enough_does_not_go_to_what_is_down() {
+    let down = Turn::Down(Some(SECOND));
+    let gate = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(down), hears: true };
+    assert_eq!(call_through(gate).await, (Err(Stopped::BreakerOpen), 0, SECOND * 2));
+}

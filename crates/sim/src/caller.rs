@@ -1,0 +1,132 @@
+//! Callers: each comes at its time, comes back when it is turned away, and goes when it is answered.
+//! Invariant: whoever has a job taken is told so once it is safe; whoever waits for the API's answer has it, or the reason
+//! why there is none, in the time that it gave.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega::connector::Names;
+use entrega::engine::Engine;
+use entrega::intake::{NewJob, NotAsked, OnceKey, Question, Refusal, Taken};
+use entrega::store::StoreError;
+use entrega_core::job::{ConnectorCall, Payload};
+use entrega_core::name::TenantName;
+use entrega_core::time::Time;
+
+use crate::node::{Doors, House};
+use crate::plan::Wish;
+use crate::route::ROUTE;
+
+/// How often a caller comes back who was turned away.
+const RETURNS_MAX: u32 = 20;
+const RETURN_AFTER: Duration = Duration::from_millis(1_100);
+/// How long a caller waits for the API's answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// What may come on top of that: telling the store what came of a call, and of one that went anyway.
+const MARGIN: Duration = Duration::from_millis(2_001);
+
+/// Somebody who waits for the API's answer.
+pub struct Waiting {
+    /// The name of its request.
+    pub name: String,
+    /// Where.
+    pub node: usize,
+    /// Since when.
+    pub since: Time,
+    /// Until when.
+    pub until: Time,
+}
+
+/// One caller, from when it comes until it goes.
+pub async fn call(house: Arc<House>, number: usize) {
+    let (life, world) = (&house.life, &house.life.world);
+    let wish = &world.plan.wishes[number];
+    if !world.open.lock()[number] {
+        return;
+    }
+    life.wait_until(wish.at).await;
+    match &wish.job.payload {
+        Payload::Connector(call) if wish.waits => wait_for_answer(&house.doors, number, &wish.tenant, call).await,
+        _ => hand_in(&house, number, wish).await,
+    }
+    world.open.lock()[number] = false;
+}
+
+async fn hand_in(house: &House, number: usize, wish: &Wish) {
+    let (life, world) = (&house.life, &house.life.world);
+    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, &[key.as_bytes()]).ok()).collect();
+    // Whoever has a key may be impatient and come twice.
+    let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
+    for _ in 0..RETURNS_MAX {
+        match ask(&house.doors, number, wish, &keys).await {
+            None => life.wait(RETURN_AFTER).await,
+            Some(Ok(taken)) => {
+                let mut witness = world.witness.lock();
+                witness.troubles.repeated += u32::from(taken.is_repeat);
+                witness.acknowledged(life.clock.now(), taken.id);
+                drop(witness);
+                if !std::mem::take(&mut is_impatient) {
+                    break;
+                }
+            }
+            Some(Err(Refusal::Store(StoreError::MemoryFull | StoreError::Unreachable { .. }))) => {
+                life.wait(RETURN_AFTER).await;
+            }
+            Some(Err(Refusal::Full { .. })) => break,
+            other => {
+                let detail = format!("wish {number} was answered {other:?}");
+                world.witness.lock().break_promise("engine_goes_on", detail);
+                break;
+            }
+        }
+    }
+}
+
+/// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
+async fn ask(doors: &Doors, caller: usize, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
+    let (life, engine) = doors.find(caller)?;
+    let asked = async {
+        match question(&wish.job, keys) {
+            None => engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]).await.pop(),
+            Some(question) => Some(put_to(&engine, &wish.tenant, question).await),
+        }
+    };
+    tokio::select! {
+        biased;
+        () = life.died() => None,
+        answer = asked => answer,
+    }
+}
+
+/// What a wish asks of the proxy, if it does.
+fn question(job: &NewJob, keys: &[OnceKey]) -> Option<Question> {
+    let Payload::Proxy(call) = &job.payload else { return None };
+    let params = call.params.clone().into_iter().collect();
+    Some(Question { params, priority: job.priority, once: keys.first().cloned(), labels: BTreeMap::new() })
+}
+
+async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Result<Taken, Refusal> {
+    let route = engine.route(ROUTE).expect("the route that every engine has");
+    engine.ask(tenant, route, question).await.map_err(|refused| match refused {
+        NotAsked::Refused(refusal) => refusal,
+        other => panic!("a question that fits was not asked: {other}"),
+    })
+}
+
+/// Has a node call the API, and waits. Whoever comes when all are away goes again, and so does whose node dies over it.
+async fn wait_for_answer(doors: &Doors, number: usize, tenant: &TenantName, call: &ConnectorCall) {
+    let Some((life, engine)) = doors.find(number) else { return };
+    let now = life.clock.now();
+    // The same caller may come again in another life.
+    let name = format!("caller {number} at {}", life.moment().as_micros());
+    let (since, until) = (life.moment(), life.moment() + PATIENCE + MARGIN);
+    let names = Names { request_id: Some(name.clone()), ..Names::default() };
+    let result = tokio::select! {
+        biased;
+        () = life.died() => return,
+        result = engine.connectors.send(tenant, call, names, life.clock.instant(now + PATIENCE)) => result,
+    };
+    let waiting = Waiting { name, node: life.node(), since, until };
+    life.world.witness.lock().waited(life.clock.now(), &waiting, &result);
+}

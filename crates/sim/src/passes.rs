@@ -1,0 +1,121 @@
+//! Passes: who was let through the gate before the API, as the API counts its calls.
+//! Invariant: moments are those that really were. A call that its node held up by standing still is not judged, and counts
+//! from when it was let through. The gate is not asked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use entrega_call::RetryPolicy;
+use entrega_core::time::Time;
+
+use crate::hands::Hands;
+use crate::witness::Broken;
+
+/// How somebody got past the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// It had its turn.
+    Turn,
+    /// It waited for too long, and goes anyway.
+    Anyway,
+    /// The same, and the gate could not be told.
+    Uncounted,
+}
+
+/// One request with all its calls: for whom, at which node, and since when that has it.
+pub type Request = (String, usize, Time);
+
+/// What is known of a request.
+#[derive(Debug, Default)]
+struct Made {
+    calls: u32,
+    /// The API asked not to be called before.
+    quiet_until: Option<Time>,
+}
+
+/// All passes and calls.
+#[derive(Debug)]
+pub struct Passes {
+    throttle: Option<(u32, Duration)>,
+    /// Those that nobody used yet: node, moment, and how.
+    open: Vec<(usize, Time, Pass)>,
+    starts: Vec<Time>,
+    requests: BTreeMap<Request, Made>,
+    /// For what each call was, where that is known.
+    calls: Vec<Option<Request>>,
+}
+
+impl Passes {
+    /// Of an API that allows so many starts in an interval.
+    pub fn new(throttle: Option<(u32, Duration)>) -> Passes {
+        Passes { throttle, open: Vec::new(), starts: Vec::new(), requests: BTreeMap::new(), calls: Vec::new() }
+    }
+
+    /// Somebody at a node was let through.
+    pub fn given(&mut self, now: Time, node: usize, pass: Pass) {
+        self.open.push((node, now, pass));
+    }
+
+    /// The API is called; gives the number of the call.
+    pub fn called(
+        &mut self,
+        now: Time,
+        node: usize,
+        request: Option<Request>,
+        hands: &Hands,
+    ) -> (usize, Result<(), Broken>) {
+        // A turn that is not used at once is lost, for whoever waited for it was gone; unless its node stood still.
+        self.open.retain(|(node, at, _)| *at == now || hands.stood_still(*node, *at, now));
+        let used = self.open.iter().position(|(of, ..)| *of == node);
+        let pass = used.map(|index| self.open.remove(index));
+        let is_full = |(max, per): (u32, Duration)| {
+            let nth_last = self.starts.len().checked_sub(max as usize).map(|index| self.starts[index]);
+            nth_last.is_some_and(|before| now < before + per)
+        };
+        let mut unknown = Made::default();
+        let made = match &request {
+            Some(request) => self.requests.entry(request.clone()).or_default(),
+            None => &mut unknown,
+        };
+        made.calls += 1;
+        let attempts = RetryPolicy::connector().attempts;
+        let checked = match pass {
+            None => Err(("throttle_respected", "is called without a turn".into())),
+            Some((_, at, Pass::Turn)) if at == now && self.throttle.is_some_and(is_full) => {
+                Err(("throttle_respected", "is one call too many".into()))
+            }
+            Some(_) if made.quiet_until.is_some_and(|until| now < until) => {
+                Err(("never_early", "is called before the API allows".into()))
+            }
+            Some(_) if made.calls > attempts => {
+                Err(("attempts_bounded", format!("is called {} times of {attempts}", made.calls)))
+            }
+            Some(_) => Ok(()),
+        };
+        if let Some((_, at, Pass::Turn | Pass::Anyway)) = pass {
+            let index = self.starts.partition_point(|start| *start <= at);
+            self.starts.insert(index, at);
+        }
+        self.calls.push(request);
+        (self.calls.len() - 1, checked)
+    }
+
+    /// The API asked not to be called for the same before a moment.
+    pub fn asked_for_patience(&mut self, call: usize, until: Time) {
+        let request = self.calls[call].as_ref();
+        if let Some(made) = request.and_then(|request| self.requests.get_mut(request)) {
+            made.quiet_until = Some(until);
+        }
+    }
+
+    /// Whether a body is what the API answered to the last call for a request.
+    pub fn is_last_answer(&self, request: &Request, body: &[u8]) -> bool {
+        let last = self.calls.iter().rposition(|call| call.as_ref() == Some(request));
+        last.is_some_and(|call| body.ends_with(format!(" answer {call}").as_bytes()))
+    }
+
+    /// How often the API was called for a request.
+    pub fn calls_of(&self, request: &Request) -> u32 {
+        self.requests.get(request).map_or(0, |made| made.calls)
+    }
+}

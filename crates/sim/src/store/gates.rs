@@ -1,0 +1,125 @@
+//! The gate before the API: one for all nodes, in the store's memory.
+//! Invariant: counts as used up when the store is opened; decides between two awaits, at the moment of the answer.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use entrega::store::{GateKeeper, GateName, Passing, StoreError};
+use entrega_core::id::JobId;
+use entrega_core::lane::{Gate, GateKind, Hold, Way};
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::Scope;
+
+use super::{SimStore, State, bent};
+use crate::bug::Bug;
+use crate::passes::Pass;
+
+/// What a store says that is out of reach.
+pub(super) fn unreachable() -> StoreError {
+    StoreError::Unreachable { reason: "the connection is lost".into() }
+}
+
+impl SimStore {
+    /// Gets through to the gate: while the store is out of reach, some are told so and others wait.
+    async fn come_to_gate(&self) -> Result<(), StoreError> {
+        let life = &self.life;
+        life.reach().await;
+        let is_patient = life.world.rng.lock().bool();
+        if !is_patient && life.world.plan.outage_until(life.moment()).is_some() {
+            return Err(unreachable());
+        }
+        life.wait_for_store().await;
+        life.wait(life.latency()).await;
+        life.reach().await;
+        Ok(())
+    }
+
+    /// Does something with a gate; nothing where it holds nothing.
+    fn at_gate<T>(&self, gate: &GateName, act: impl FnOnce(&mut Gate) -> T) -> Option<T> {
+        let mut state = self.shared.state.lock();
+        let node = if self.has(Bug::GatePerNode) { self.node } else { 0 };
+        let State { gates, opened_at, .. } = &mut *state;
+        let made = gates.entry((gate.name.clone(), node)).or_insert_with(|| {
+            let is_bent = self.has(Bug::GateOffByOne).then_some(Bug::ThrottleOffByOne);
+            let mut made = Gate::new(&bent(&gate.policy, is_bent, 1), Scope::Lane);
+            if !self.has(Bug::GateForgotten) {
+                made.iter_mut().for_each(|made| made.assume_spent(*opened_at));
+            }
+            made
+        });
+        made.as_mut().map(act)
+    }
+}
+
+#[async_trait]
+impl GateKeeper for SimStore {
+    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        self.come_to_gate().await?;
+        let now = self.now();
+        let never_opens = self.has(Bug::GateNeverOpens);
+        let passing = self.at_gate(gate, |gate| match gate.way(now, 0) {
+            Way::Through | Way::Past => {
+                gate.start(now, JobId::MIN);
+                Passing::Through
+            }
+            Way::Held(hold) => {
+                if never_opens && hold.gate == GateKind::Breaker {
+                    gate.learn(now, JobId::MIN, Lesson::Slower(Some(Duration::from_hours(1))), Duration::ZERO);
+                }
+                Passing::Held(hold.gate, hold.until.map(|until| until.since(now)))
+            }
+        });
+        let passing = passing.unwrap_or(Passing::Through);
+        if passing == Passing::Through {
+            self.life.world.witness.lock().passed(now, self.node, gate, Pass::Turn);
+        }
+        Ok(passing)
+    }
+
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        let mut going = Going { store: self, gate, pass: Some(Pass::Uncounted) };
+        self.come_to_gate().await?;
+        let now = self.now();
+        let is_counted = !self.has(Bug::AnywayUncounted);
+        let passing = self.at_gate(gate, |gate| match gate.way(now, 0) {
+            Way::Held(Hold { gate: GateKind::Breaker, until }) => {
+                Passing::Held(GateKind::Breaker, until.map(|until| until.since(now)))
+            }
+            _ if is_counted => {
+                gate.start(now, JobId::MIN);
+                Passing::Through
+            }
+            _ => Passing::Through,
+        });
+        let passing = passing.unwrap_or(Passing::Through);
+        going.pass = (passing == Passing::Through).then_some(Pass::Anyway);
+        Ok(passing)
+    }
+
+    async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
+        self.come_to_gate().await?;
+        let now = self.now();
+        if !self.has(Bug::GateDeaf) {
+            self.at_gate(gate, |gate| gate.learn(now, JobId::MIN, lesson, took));
+        }
+        self.life.world.witness.lock().gate_learned(now, gate, lesson);
+        Ok(())
+    }
+}
+
+/// Somebody who goes without a turn, whether the gate is told in time or not.
+struct Going<'a> {
+    store: &'a SimStore,
+    gate: &'a GateName,
+    /// None where it may not.
+    pass: Option<Pass>,
+}
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        let SimStore { life, node, .. } = self.store;
+        if let Some(pass) = self.pass {
+            life.world.witness.lock().passed(life.clock.now(), *node, self.gate, pass);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What is seen of calls to the API behind the connector, by jobs and by callers who wait.
+
+use entrega::connector::{Failed, Replied};
+use entrega::store::GateName;
+use entrega_core::id::JobId;
+use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
+
+use super::{Broken, Witness};
+use crate::caller::Waiting;
+use crate::passes::Pass;
+
+impl Witness {
+    /// Somebody at a node was let through the gate.
+    pub fn passed(&mut self, now: Time, node: usize, gate: &GateName, pass: Pass) {
+        self.note(now, format_args!("node {node} passes {} by {pass:?}", gate.name));
+        self.troubles.went_anyway += u32::from(pass != Pass::Turn);
+        if pass != Pass::Uncounted {
+            let checked = self.breakers.check_claim(now, &gate.name);
+            self.judge(checked.map_err(|(checker, why)| (checker, format!("a call {why}"))));
+        }
+        self.passes.given(self.drift.moment(now), node, pass);
+    }
+
+    /// A call told something about the API.
+    pub fn gate_learned(&mut self, now: Time, gate: &GateName, lesson: Lesson) {
+        self.breakers.learned(now, &gate.name, &gate.policy, lesson);
+    }
+
+    /// A call leaves a node, for a job or for somebody who waits; gives its number.
+    pub fn calling(&mut self, now: Time, node: usize, name: &str) -> usize {
+        self.troubles.called += 1;
+        self.note(now, format_args!("node {node} calls the API for {name}"));
+        let moment = self.drift.moment(now);
+        let held = match name.parse::<JobId>() {
+            Ok(id) => self.hands.calling(moment, node, id),
+            Err(_) => Ok(Some(Time::ZERO)),
+        };
+        let since = held.as_ref().ok().copied().flatten();
+        let request = since.map(|since| (name.to_owned(), node, since));
+        let (number, checked) = self.passes.called(moment, node, request, &self.hands);
+        self.judge(held.and(checked).map_err(|(checker, why)| (checker, format!("{name} {why}"))));
+        number
+    }
+
+    /// The API asked not to be called before a moment for what this call was for.
+    pub fn asked_for_patience(&mut self, call: usize, until: Time) {
+        self.passes.asked_for_patience(call, self.drift.moment(until));
+    }
+
+    /// Somebody who waited got an answer, or the reason why there is none.
+    pub fn waited(&mut self, now: Time, waiting: &Waiting, result: &Result<Replied, Failed>) {
+        let (moment, name, node) = (self.drift.moment(now), &waiting.name, waiting.node);
+        self.troubles.answered += u32::from(result.is_ok());
+        let what = match result {
+            Ok(replied) => format!("{} after {} attempts", replied.status, replied.attempts),
+            Err(failed) => failed.to_string(),
+        };
+        self.note(now, format_args!("{name} at node {node} gets {what}"));
+        let has_stood = self.hands.stood_still(node, waiting.since, moment);
+        let checked = match result {
+            // An attempt that its node held up never left it.
+            _ if has_stood => Ok(()),
+            _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
+            Ok(replied) => self.check_reply((name.clone(), node, Time::ZERO), replied),
+            Err(failed) if failed.to_string().trim().is_empty() => {
+                Err(("ends_have_reasons", "is not told why there is no answer".into()))
+            }
+            Err(_) => Ok(()),
+        };
+        self.judge(checked.map_err(|(checker, why)| (checker, format!("{name} {why}"))));
+    }
+
+    fn check_reply(&self, request: crate::passes::Request, replied: &Replied) -> Result<(), Broken> {
+        let calls = self.passes.calls_of(&request);
+        match () {
+            _ if replied.attempts != calls => {
+                Err(("answers_true", format!("is told of {} attempts, and there were {calls}", replied.attempts)))
+            }
+            _ if !self.passes.is_last_answer(&request, &replied.body) => {
+                Err(("answers_true", "gets an answer that is not to its last call".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What is seen of the proxy: calls of the upstream, what is kept of its answers, and what is given of them.
+
+use entrega::store::{KeptAnswer, StoredAnswer};
+use entrega_core::id::JobId;
+use entrega_core::job::Job;
+use entrega_core::name::LaneName;
+use entrega_core::time::Time;
+
+use super::Witness;
+use crate::answers::Call;
+use crate::hands::Claimed;
+use crate::route::{PROXY_LANE, question};
+
+impl Witness {
+    /// Somebody asked at a moment, and gets this answer.
+    pub(super) fn given(&mut self, since: Time, question: &str, answer: &KeptAnswer) {
+        self.troubles.given_again += u32::from(answer.cache.is_some());
+        self.judge(self.answers.given(since, question, answer));
+    }
+
+    /// A question was answered as it was taken.
+    pub fn answered(&mut self, job: &Job, answer: &KeptAnswer) {
+        self.given(self.drift.moment(job.accepted_at), question(job).unwrap_or_default(), answer);
+    }
+
+    /// A node asks the upstream for a job; gives the number of the call.
+    pub fn asking(&mut self, now: Time, node: usize, job: &str, question: &str) -> usize {
+        self.troubles.asked += 1;
+        self.note(now, format_args!("node {node} asks {question} for {job}"));
+        let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
+        let id: Option<JobId> = job.parse().ok();
+        let claimed = id.and_then(|id| self.hands.last_claim(node, id)).unwrap_or_else(|| {
+            self.break_promise("leases_hold", format!("{job} is asked for by somebody who never got it"));
+            Claimed { at: moment, is_past_breaker: false }
+        });
+        let call = Call { question: question.to_owned(), node, claimed };
+        let (number, checked) = self.answers.asked(moment, call, &self.hands);
+        let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
+        let policy = self.plan.lanes[&lane].clone();
+        let paced = match tenant {
+            Some(tenant) if claimed.at == moment => self.starts.add(moment, (&lane, &tenant), &policy, None),
+            // Only who was held up asks later than at its tick; nobody does who waited for somebody else's call.
+            _ if self.hands.were_held_up(node, claimed.at, moment) => Ok(()),
+            _ => Err(("throttle_respected", "asks later than it was let go".into())),
+        };
+        self.judge(checked.and(paced).map_err(|(checker, why)| (checker, format!("{job} {why}"))));
+        number
+    }
+
+    /// The upstream answers.
+    pub fn answering(&mut self, now: Time, call: usize, body: &[u8]) {
+        self.answers.answered(self.drift.moment(now), call, body);
+    }
+
+    /// Nobody waits for a call of the upstream any more.
+    pub fn asking_over(&mut self, call: usize) {
+        self.answers.ended(call);
+    }
+
+    /// The store keeps an answer.
+    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) {
+        let checked = self.answers.kept(self.drift.moment(now), question, answer);
+        self.judge(checked);
+    }
+}
