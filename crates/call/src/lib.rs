@@ -136,8 +136,8 @@ pub use entrega_core::time::Time;
 pub use entrega_core::webhook;
 pub use error::{CallError, ClientError, RequestProblem, with_causes};
 pub use gate::{
-    BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurns,
-    ThrottleGate, ThrottleWait, Turn,
+    BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurn,
+    SharedTurns, SharedWait, ThrottleGate, ThrottleWait, Turn,
 };
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
 pub use resolve::{LookUp, Resolve, SystemResolver};

@@ -111,6 +111,11 @@ impl Breaker {
         Breaker { policy, state, ramp: u32::MAX, opened: 0, half_opened: 0, closed: 0 }
     }
 
+    /// The same, by other rules from now on.
+    pub fn with_policy(self, policy: BreakerPolicy) -> Breaker {
+        Breaker { policy, ..self }
+    }
+
     /// Whether a call may start at `now` with `running` others under way.
     pub fn pass(&self, now: Time, running: u32) -> Pass {
         match self.state {

@@ -158,7 +158,10 @@ impl Dialect {
                 success,
                 Rule::code(&NETWORK, Retry),
                 // Nobody was called: it is down, or busy with others.
-                Rule::code(&[FaultKind::BreakerOpen.code(), FaultKind::Throttled.code()], Retry),
+                Rule::code(
+                    &[FaultKind::BreakerOpen, FaultKind::Throttled, FaultKind::Requeued].map(FaultKind::code),
+                    Retry,
+                ),
                 Rule::status(&[one(429), one(500), Statuses::range(502, 504)], Retry),
                 Rule::always(Permanent),
             ],

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use crate::classify::{Verdict, classify};
-use crate::outcome::Outcome;
+use crate::job::Attempt;
+use crate::outcome::{FaultKind, Outcome};
 use crate::policy::{LanePolicy, OnExhausted, RETRY_AFTER_MAX};
 use crate::time::Time;
 
@@ -42,11 +43,31 @@ pub enum Transition {
     },
 }
 
-/// Decides about a job whose attempt number `attempt` (from 1) ended with `outcome`. `chance` is uniform in 0..1.
+/// How often a job was tried, the last time included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tries {
+    /// All of them.
+    pub all: u32,
+    /// Its attempts: without those that only waited for its destination.
+    pub attempts: u32,
+}
+
+impl Tries {
+    /// That number `number` (from 1) came after these; an operator who unblocks a job has it count from 1 again.
+    pub fn after(history: &[Attempt], number: u32) -> Tries {
+        let mut next = number;
+        let since_one =
+            history.iter().rev().take_while(|tried| tried.number < std::mem::replace(&mut next, tried.number));
+        let attempts = since_one.filter(|tried| FaultKind::is_attempt(&tried.code)).count();
+        Tries { all: number, attempts: u32::try_from(attempts).unwrap_or(u32::MAX).saturating_add(1) }
+    }
+}
+
+/// Decides about a job of so many tries, the last of which ended with `outcome`. `chance` is uniform in 0..1.
 pub fn decide(
     now: Time,
     policy: &LanePolicy,
-    attempt: u32,
+    tries: Tries,
     expires: Time,
     outcome: &Outcome,
     chance: f64,
@@ -61,11 +82,15 @@ pub fn decide(
         Verdict::Hold => return Transition::Blocked { failure },
         Verdict::Success | Verdict::Retry => {}
     }
-    let at = now + wait(policy, attempt, outcome, chance);
-    if attempt < policy.retry.attempts && at < expires {
+    // Waiting for what is down uses up nothing, however long it takes.
+    let is_attempt = FaultKind::is_attempt(&failure.code);
+    let number = if is_attempt { tries.attempts } else { tries.all };
+    let has_more = !is_attempt || tries.attempts < policy.retry.attempts;
+    let at = now + wait(policy, number, outcome, chance);
+    if has_more && at < expires {
         return Transition::Retry { at, failure };
     }
-    let why = match attempt < policy.retry.attempts {
+    let why = match has_more {
         true => "its time to live would end before the next attempt",
         false => "no attempts left",
     };
@@ -86,7 +111,7 @@ fn wait(policy: &LanePolicy, attempt: u32, outcome: &Outcome, chance: f64) -> Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Answer, Fault, FaultKind};
+    use crate::outcome::{Answer, Fault};
     use bytes::Bytes;
     use http::{HeaderMap, StatusCode};
     use proptest::prelude::*;
@@ -103,8 +128,44 @@ mod tests {
         })
     }
 
-    fn decided(attempt: u32, outcome: &Outcome) -> Transition {
-        decide(NOW, &LanePolicy::http(), attempt, Time::NEVER, outcome, 0.5)
+    fn attempt(number: u32) -> Tries {
+        Tries { all: number, attempts: number }
+    }
+
+    fn decided(number: u32, outcome: &Outcome) -> Transition {
+        decide(NOW, &LanePolicy::http(), attempt(number), Time::NEVER, outcome, 0.5)
+    }
+
+    fn tried(number: u32, code: &str) -> Attempt {
+        let (started_at, code) = (NOW, code.to_owned());
+        Attempt { number, started_at, duration_ms: 1, code, reason: Some("so".into()), mail: None, answer: None }
+    }
+
+    #[test]
+    fn what_waits_for_its_destination_uses_up_no_attempt() {
+        let history = [tried(1, "http_503"), tried(7, "breaker_aberto"), tried(8, "http_503"), tried(20, "requeued")];
+        let tries = Tries::after(&history, 21);
+        assert_eq!(tries, Tries { all: 21, attempts: 3 });
+        let policy = LanePolicy::connector();
+        for kind in [FaultKind::BreakerOpen, FaultKind::Requeued] {
+            let down = Outcome::Fault(Fault { kind, message: "it is down".into() });
+            let Transition::Retry { at, .. } = decide(NOW, &policy, tries, Time::NEVER, &down, 0.5) else {
+                panic!("a job waits for as long as it takes")
+            };
+            assert_eq!(at, NOW + Duration::from_secs(60), "longer each time, up to the longest backoff");
+            let soon = NOW + Duration::from_secs(30);
+            assert!(matches!(decide(NOW, &policy, tries, soon, &down, 0.5), Transition::DeadLetter { .. }));
+        }
+        let throttled = Outcome::Fault(Fault { kind: FaultKind::Throttled, message: "no turn".into() });
+        assert!(matches!(decide(NOW, &policy, tries, Time::NEVER, &throttled, 0.5), Transition::DeadLetter { .. }));
+    }
+
+    #[test]
+    fn an_operator_who_unblocks_a_job_has_it_count_from_one_again() {
+        let history = [tried(1, "http_503"), tried(2, "http_503"), tried(1, "http_503")];
+        assert_eq!(Tries::after(&history, 2), attempt(2));
+        assert_eq!(Tries::after(&history[..2], 1), attempt(1));
+        assert_eq!(Tries::after(&[], 1), attempt(1));
     }
 
     #[test]
@@ -121,7 +182,7 @@ mod tests {
         let Transition::DeadLetter { failure } = decided(5, &outcome) else { panic!("attempts were used up") };
         assert!(failure.reason.contains("no attempts left"));
         let policy = LanePolicy { on_exhausted: OnExhausted::Blocked, ..LanePolicy::http() };
-        assert!(matches!(decide(NOW, &policy, 5, Time::NEVER, &outcome, 0.5), Transition::Blocked { .. }));
+        assert!(matches!(decide(NOW, &policy, attempt(5), Time::NEVER, &outcome, 0.5), Transition::Blocked { .. }));
     }
 
     #[test]
@@ -133,7 +194,8 @@ mod tests {
             assert_eq!(at, NOW + Duration::from_secs(wait), "asked for {seconds} s");
         }
         let policy = LanePolicy { ttl: Some(Duration::from_secs(60)), ..LanePolicy::http() };
-        let Transition::Retry { at, .. } = decide(NOW, &policy, 1, Time::NEVER, &answer(429, Some(600)), 0.5) else {
+        let Transition::Retry { at, .. } = decide(NOW, &policy, attempt(1), Time::NEVER, &answer(429, Some(600)), 0.5)
+        else {
             panic!()
         };
         assert_eq!(at, NOW + Duration::from_secs(60), "clamped to the lane's time to live");
@@ -142,7 +204,8 @@ mod tests {
     #[test]
     fn a_retry_that_would_come_too_late_is_a_dead_letter_now() {
         let expires = NOW + Duration::from_millis(900);
-        let Transition::DeadLetter { failure } = decide(NOW, &LanePolicy::http(), 1, expires, &answer(503, None), 0.5)
+        let Transition::DeadLetter { failure } =
+            decide(NOW, &LanePolicy::http(), attempt(1), expires, &answer(503, None), 0.5)
         else {
             panic!("a failed job is kept, not dropped")
         };
@@ -151,15 +214,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_end_has_a_reason(status in 100u16..1000, attempt in 1u32..10, chance in 0.0f64..1.0, is_fault: bool) {
+        fn every_end_has_a_reason(status in 100u16..1000, number in 1u32..10, chance in 0.0f64..1.0, is_fault: bool) {
             let outcome = match is_fault {
                 true => Outcome::Fault(Fault { kind: FaultKind::Timeout, message: "no answer within 10s".into() }),
                 false => answer(status, None),
             };
-            match decide(NOW, &LanePolicy::http(), attempt, Time::NEVER, &outcome, chance) {
+            match decide(NOW, &LanePolicy::http(), attempt(number), Time::NEVER, &outcome, chance) {
                 Transition::Done => prop_assert!((200..300).contains(&status)),
                 Transition::Retry { at, failure } => {
-                    prop_assert!(at > NOW && attempt < 5);
+                    prop_assert!(at > NOW && number < 5);
                     prop_assert!(!failure.reason.is_empty() && !failure.code.is_empty());
                 }
                 Transition::DeadLetter { failure } | Transition::Blocked { failure } => {

@@ -127,6 +127,8 @@ pub enum FaultKind {
     Shared,
     /// It waited too long for its turn.
     Throttled,
+    /// The same, or nobody could be called yet, and it goes back to its queue.
+    Requeued,
 }
 
 impl FaultKind {
@@ -145,6 +147,7 @@ impl FaultKind {
             FaultKind::BreakerOpen => "breaker_aberto",
             FaultKind::Shared => "shared",
             FaultKind::Throttled => "throttled",
+            FaultKind::Requeued => "requeued",
         }
     }
 
@@ -155,8 +158,16 @@ impl FaultKind {
                 Lesson::Down
             }
             FaultKind::Forbidden | FaultKind::Invalid | FaultKind::Crashed | FaultKind::Held => Lesson::Nothing,
-            FaultKind::BreakerOpen | FaultKind::Shared | FaultKind::Throttled => Lesson::Unused,
+            FaultKind::BreakerOpen | FaultKind::Shared | FaultKind::Throttled | FaultKind::Requeued => Lesson::Unused,
         }
+    }
+
+    /// Those that a job waits out: nobody was called, and it is none of its attempts.
+    const WAITED_OUT: [FaultKind; 2] = [FaultKind::BreakerOpen, FaultKind::Requeued];
+
+    /// Whether a try that ended so is one of a job's attempts; false if it only waited for its destination.
+    pub fn is_attempt(code: &str) -> bool {
+        FaultKind::WAITED_OUT.iter().all(|kind| kind.code() != code)
     }
 }
 

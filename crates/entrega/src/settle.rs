@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use entrega_core::decide::{Transition, decide};
+use entrega_core::decide::{Transition, Tries, decide};
 use entrega_core::email::Mailed;
 use entrega_core::excerpt::excerpt;
 use entrega_core::job::{Attempt, Body, Job, Payload};
 use entrega_core::mask::mask_text;
-use entrega_core::outcome::{Answer, Cached, Lesson, Outcome, Spread};
+use entrega_core::outcome::{Answer, Cached, FaultKind, Lesson, Outcome, Spread};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
@@ -42,7 +42,8 @@ impl Engine {
         }
         let now = started_at + took;
         let policy = &*self.with_rules_of(&claimed.job, policy);
-        let transition = decide(now, policy, claimed.attempt, claimed.expires, &outcome, self.chance.roll());
+        let tries = Tries::after(&claimed.history, claimed.attempt);
+        let transition = decide(now, policy, tries, claimed.expires, &outcome, self.chance.roll());
         self.report(policy, &claimed, &transition, now, took);
         if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
             proxy.settled(&outcome, &transition);
@@ -55,6 +56,9 @@ impl Engine {
             _ => (outcome.code(), Some(outcome.reason())),
         };
         let mut attempts = claimed.history;
+        // However long a job waits for its destination, one line says so.
+        let waited_on = |tried: &mut Attempt| !FaultKind::is_attempt(&code) && !FaultKind::is_attempt(&tried.code);
+        attempts.pop_if(waited_on);
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = if claimed.past_breaker { Lesson::Apart } else { lesson(&outcome, &transition, now) };
         let job = claimed.job;

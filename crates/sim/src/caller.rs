@@ -23,8 +23,8 @@ const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
 /// How long a caller waits for the API's answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// What may come on top of that: telling the store what came of a call, and of one that went anyway.
-const MARGIN: Duration = Duration::from_millis(2_001);
+/// What may come on top of that: a store that does not answer is waited for.
+const MARGIN: Duration = Duration::from_millis(1_001);
 
 /// Somebody who waits for the API's answer.
 pub struct Waiting {
@@ -114,12 +114,11 @@ async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Res
     })
 }
 
-/// Has a node call the API, and waits. Whoever comes when all are away goes again, and so does whose node dies over it.
+/// Has a node call the API, and waits. Whoever comes when all are away leaves, and so does whose node dies over it.
 async fn wait_for_answer(doors: &Doors, number: usize, tenant: &TenantName, call: &ConnectorCall) {
     let Some((life, engine)) = doors.find(number) else { return };
     let now = life.clock.now();
-    // The same caller may come again in another life.
-    let name = format!("caller {number} at {}", life.moment().as_micros());
+    let name = life.world.witness.lock().begins_to_wait(number);
     let (since, until) = (life.moment(), life.moment() + PATIENCE + MARGIN);
     let names = Names { request_id: Some(name.clone()), ..Names::default() };
     let result = tokio::select! {

@@ -22,7 +22,9 @@ enum State {
     Held,
     /// Its node is gone.
     Orphaned,
-    /// It was settled, taken over or given back.
+    /// The store took it from its node, which may not know.
+    TakenOver,
+    /// It was settled or given back.
     Over,
 }
 
@@ -121,7 +123,7 @@ impl Hands {
                 Err(("throttle_respected", "starts later than it was let go".into()))
             }
             (State::Held, _) => Ok(Start::Own),
-            (State::Over, true) => Ok(Start::Late),
+            (State::TakenOver | State::Over, true) => Ok(Start::Late),
             _ => Err(("leases_hold", "is attempted by somebody who does not hold it".into())),
         }
     }
@@ -129,7 +131,11 @@ impl Hands {
     /// A node calls for a job that it got, once or again. Gives since when it has it; a node that lost a job and got it
     /// back may be at it twice, and then nobody knows.
     pub fn calling(&self, now: Time, node: usize, id: JobId) -> Result<Option<Time>, Broken> {
-        let is_at_it = |claim: &&Claim| claim.state == State::Held || self.were_held_up(node, claim.at, now);
+        let is_at_it = |claim: &&Claim| match claim.state {
+            State::Held => true,
+            State::TakenOver => self.were_held_up(node, claim.at, now),
+            State::Orphaned | State::Over => false,
+        };
         let mut own = self.claims.values().filter(|claim| claim.node == node && claim.id == id).filter(is_at_it);
         match (own.next(), own.next()) {
             (None, _) => Err(("leases_hold", "is called for by somebody who does not hold it".into())),
@@ -141,7 +147,7 @@ impl Hands {
     /// A node says what came of an attempt; what that is worth is for others to judge.
     /// Gives the moment at which it got the job.
     pub fn settling(&mut self, number: u64) -> Option<Time> {
-        self.end(number).map(|claim| claim.at)
+        self.end(number, State::Over).map(|claim| claim.at)
     }
 
     /// How a node got a job the last time.
@@ -167,7 +173,7 @@ impl Hands {
 
     /// A node that stops gives back what it holds.
     pub fn given_back(&mut self, number: u64, by: usize) -> Result<JobId, Broken> {
-        match self.end(number) {
+        match self.end(number, State::Over) {
             Some(claim) if claim.node != by => {
                 Err(("leases_hold", format!("{} of node {} is given back by node {by}", claim.id, claim.node)))
             }
@@ -177,7 +183,7 @@ impl Hands {
 
     /// The store takes a job from a node that has not renewed its lease.
     pub fn taken_over(&mut self, now: Time, number: u64) -> Result<JobId, Broken> {
-        let Some(claim) = self.end(number) else {
+        let Some(claim) = self.end(number, State::TakenOver) else {
             return Err(("leases_hold", "nobody's job is taken over".into()));
         };
         let since = now - LEASE - RENEW_EVERY;
@@ -197,10 +203,10 @@ impl Hands {
     }
 
     /// Ends a claim; gives it as it was before.
-    fn end(&mut self, number: u64) -> Option<Claim> {
+    fn end(&mut self, number: u64, how: State) -> Option<Claim> {
         let claim = self.claims.get_mut(&number)?;
         let before = claim.clone();
-        claim.state = State::Over;
+        claim.state = how;
         Some(before)
     }
 }

@@ -51,6 +51,16 @@ impl Passes {
         Passes { throttle, open: Vec::new(), starts: Vec::new(), requests: BTreeMap::new(), calls: Vec::new() }
     }
 
+    /// The store was opened again: nobody is left who was let through.
+    pub fn forgotten(&mut self) {
+        self.open.clear();
+    }
+
+    /// A node is gone.
+    pub fn abandoned(&mut self, node: usize) {
+        self.open.retain(|(of, ..)| *of != node);
+    }
+
     /// Somebody at a node was let through.
     pub fn given(&mut self, now: Time, node: usize, pass: Pass) {
         self.open.push((node, now, pass));
@@ -66,7 +76,8 @@ impl Passes {
     ) -> (usize, Result<(), Broken>) {
         // A turn that is not used at once is lost, for whoever waited for it was gone; unless its node stood still.
         self.open.retain(|(node, at, _)| *at == now || hands.stood_still(*node, *at, now));
-        let used = self.open.iter().position(|(of, ..)| *of == node);
+        // The last one first: an older one is used only by who stood still since.
+        let used = self.open.iter().rposition(|(of, ..)| *of == node);
         let pass = used.map(|index| self.open.remove(index));
         let is_full = |(max, per): (u32, Duration)| {
             let nth_last = self.starts.len().checked_sub(max as usize).map(|index| self.starts[index]);

@@ -2,8 +2,10 @@
 //! Invariant: comes from the disk and from what is claimed; the store is not asked.
 
 use entrega::store::ClaimedJob;
-use entrega_core::job::{JobState, Priority};
+use entrega_core::decide::Tries;
+use entrega_core::job::{Attempt, JobState, Priority};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::FaultKind;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 
@@ -78,6 +80,8 @@ impl Seen {
             // A replay that was dropped on its way is a dead letter again.
             (_, Place::Ended { state: JobState::Dlq, .. }) if is_same && self.generation > 0 => Ok(false),
             _ if attempt == self.settled + 1 && history == self.history + 1 => Ok(true),
+            // One line says that it waits for its destination, however often it looked.
+            _ if attempt == self.settled + 1 && history == self.history && waits_on(&record.history) => Ok(true),
             _ if attempt <= self.settled => {
                 Err(("no_double_settle", format!("is settled again as attempt {attempt} of {}", self.settled)))
             }
@@ -91,8 +95,8 @@ impl Seen {
             _ if !self.in_lane => Err(("no_double_settle", "is in somebody's hands or ended".into())),
             _ if now < self.due => Err(("never_early", "is not due".into())),
             _ if now >= self.expires => Err(("ttl_respected", "is past its time to live".into())),
-            _ if job.attempt > policy.retry.attempts => {
-                Err(("attempts_bounded", format!("gets attempt {} of {}", job.attempt, policy.retry.attempts)))
+            _ if Tries::after(&job.history, job.attempt).attempts > policy.retry.attempts => {
+                Err(("attempts_bounded", format!("gets try {} of {} attempts", job.attempt, policy.retry.attempts)))
             }
             _ if job.attempt != self.settled + 1 || job.history.len() != self.history => {
                 Err(("attempts_bounded", format!("gets attempt {} after {} settled ones", job.attempt, self.settled)))
@@ -100,4 +104,8 @@ impl Seen {
             _ => Ok(()),
         }
     }
+}
+
+fn waits_on(history: &[Attempt]) -> bool {
+    history.last().is_some_and(|tried| !FaultKind::is_attempt(&tried.code))
 }

@@ -57,7 +57,9 @@ pub struct Troubles {
     pub called: u32,
     /// Those of them that waited for their turn for too long.
     pub went_anyway: u32,
-    /// Callers who waited for the API's answer, and got one.
+    /// Callers who waited for the API's answer.
+    pub waited: u32,
+    /// Those of them who got one.
     pub answered: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
@@ -65,7 +67,7 @@ pub struct Troubles {
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 29] {
+    pub fn all(&self) -> [(&'static str, u32); 30] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -94,6 +96,7 @@ impl Troubles {
             ("a job past a breaker", self.past_breaker),
             ("a call of the API", self.called),
             ("a call without its turn", self.went_anyway),
+            ("a caller who waits", self.waited),
             ("an answer for somebody who waits", self.answered),
             ("a clock that was set", self.clocks_set),
         ]
@@ -128,6 +131,7 @@ impl Troubles {
         self.past_breaker += other.past_breaker;
         self.called += other.called;
         self.went_anyway += other.went_anyway;
+        self.waited += other.waited;
         self.answered += other.answered;
         self.clocks_set += other.clocks_set;
     }

@@ -365,6 +365,7 @@ impl Witness {
         self.troubles.nodes_stopped += u32::from(how == NodeEnd::Stopped);
         self.hands.orphaned(node);
         self.answers.abandoned(node);
+        self.passes.abandoned(node);
     }
 
     /// A destination is called.
@@ -402,6 +403,7 @@ impl Witness {
         self.hands.clear();
         self.breakers.clear();
         self.answers.forgotten();
+        self.passes.forgotten();
         for (id, seen) in &mut self.jobs {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);

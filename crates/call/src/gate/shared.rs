@@ -1,16 +1,18 @@
 //! Gates that several processes share: somebody else decides, here is waited.
-//! Invariant: turns are asked for one after the other, in the order of asking; a task that goes away leaves the queue.
+//! Invariant: turns are asked for one after the other, in the order of asking; a task that goes away leaves the queue, and
+//! gives up the turn that it had.
 //! Never: decides whether a call may start.
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_core::outcome::Lesson;
+use entrega_core::time::Time;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::breaker::BreakerOpen;
-use super::throttle::ThrottleWait;
 use crate::clock::Clock;
 
 /// What comes later.
@@ -31,7 +33,7 @@ pub enum Turn {
 pub trait SharedGate: fmt::Debug + Send + Sync {
     /// Asks for a turn, and takes it if there is one.
     fn ask(&self) -> Later<'_, Turn>;
-    /// Counts a start that waits for no turn any more, unless the destination is down.
+    /// Takes a turn that is not waited for any more, unless the destination is down or asked for a pause.
     fn start_anyway(&self) -> Later<'_, Turn>;
     /// Tells what came of a call.
     fn learn(&self, lesson: Lesson, took: Duration) -> Later<'_, ()>;
@@ -40,7 +42,7 @@ pub trait SharedGate: fmt::Debug + Send + Sync {
 /// A shared gate, and the tasks of this process that wait before it.
 #[derive(Debug)]
 pub struct SharedTurns {
-    gate: Box<dyn SharedGate>,
+    gate: Arc<dyn SharedGate>,
     line: tokio::sync::Mutex<()>,
     clock: Clock,
 }
@@ -48,14 +50,53 @@ pub struct SharedTurns {
 /// The shortest pause between two questions: a gate that says "at once" for ever must not spin.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// How long whoever has an answer, or waited long enough, is kept by a gate that does not answer.
-const TELL_MAX: Duration = Duration::from_secs(1);
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long a call under way is waited for that decides whether the destination is up.
 const PROBE_LOOK: Duration = Duration::from_millis(100);
+
+/// How the wait for a turn ended.
+#[derive(Debug)]
+pub struct SharedWait {
+    /// How long it took.
+    pub took: Duration,
+    /// The turn; `None` if it did not come in time.
+    pub turn: Option<SharedTurn>,
+}
+
+/// A turn that was taken. Whoever goes away with it, and never tells what came of the call, gives it up: another may decide
+/// whether the destination is up.
+#[derive(Debug)]
+pub struct SharedTurn {
+    gate: Arc<dyn SharedGate>,
+    clock: Clock,
+    is_told: bool,
+}
+
+impl SharedTurn {
+    /// Tells what came of the call, if the gate can be told soon.
+    pub async fn learn(mut self, lesson: Lesson, took: Duration) {
+        self.is_told = true;
+        soon(&self.clock, self.gate.learn(lesson, took)).await;
+    }
+}
+
+impl Drop for SharedTurn {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        // Without a runtime there is nobody left to tell it; a gate does not wait for such a call for ever.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (gate, clock) = (self.gate.clone(), self.clock.clone());
+            runtime.spawn(async move { soon(&clock, gate.learn(Lesson::Nothing, Duration::ZERO)).await });
+        }
+    }
+}
 
 impl SharedTurns {
     /// Turns from this gate.
     #[must_use]
-    pub fn new(gate: Box<dyn SharedGate>, clock: Clock) -> SharedTurns {
+    pub fn new(gate: Arc<dyn SharedGate>, clock: Clock) -> SharedTurns {
         SharedTurns { gate, line: tokio::sync::Mutex::default(), clock }
     }
 
@@ -64,53 +105,55 @@ impl SharedTurns {
     ///
     /// # Errors
     /// [`BreakerOpen`] when the destination is down.
-    pub async fn wait(&self, max_wait: Duration, down_max: Duration) -> Result<ThrottleWait, BreakerOpen> {
+    pub async fn wait(&self, max_wait: Duration, down_max: Duration) -> Result<SharedWait, BreakerOpen> {
         let asked_at = self.clock.now();
-        let until_down = asked_at + down_max;
-        let in_turn = async {
-            let _next = self.line.lock().await;
-            loop {
-                let now = self.clock.now();
-                let pause = match self.gate.ask().await {
-                    Turn::Given => return Ok(()),
-                    Turn::After(pause) => pause,
-                    Turn::Down(pause) => {
-                        let pause = pause.unwrap_or(PROBE_LOOK);
-                        if now + pause > until_down {
-                            return Err(BreakerOpen { until: Some(now + pause) });
-                        }
-                        pause
+        let turn = self.wait_until(asked_at + max_wait, asked_at + down_max).await?;
+        Ok(SharedWait { took: self.clock.now().since(asked_at), turn })
+    }
+
+    async fn wait_until(&self, until: Time, until_down: Time) -> Result<Option<SharedTurn>, BreakerOpen> {
+        let in_line = timeout_at(self.clock.instant(until), self.line.lock()).await;
+        let Ok(_next) = in_line else { return Ok(None) };
+        loop {
+            let now = self.clock.now();
+            // A question is not broken off at the last moment: a turn that is on its way would be lost.
+            let answer = timeout_at(self.clock.instant(until + ANSWER_MAX), self.gate.ask()).await;
+            let pause = match answer {
+                Ok(Turn::Given) => return Ok(Some(self.taken())),
+                Ok(Turn::After(pause)) => pause,
+                Ok(Turn::Down(pause)) => {
+                    let pause = pause.unwrap_or(PROBE_LOOK);
+                    if now + pause > until_down {
+                        return Err(BreakerOpen { until: Some(now + pause) });
                     }
-                };
-                sleep_until(self.clock.instant(now + pause.max(PAUSE_MIN))).await;
+                    pause
+                }
+                Err(_) => return Ok(None),
+            };
+            let again = now + pause.max(PAUSE_MIN);
+            sleep_until(self.clock.instant(again.min(until))).await;
+            if again > until {
+                return Ok(None);
             }
-        };
-        let ended = timeout_at(self.clock.instant(asked_at + max_wait), in_turn).await;
-        let took = self.clock.now().since(asked_at);
-        match ended {
-            Ok(turn) => turn.map(|()| ThrottleWait::Waited { took }),
-            Err(_) => Ok(ThrottleWait::TimedOut { took }),
         }
     }
 
-    /// Counts a start that waits for no turn any more. A gate that does not say soon that the destination is down lets it
-    /// go.
+    /// Takes a turn that is not waited for any more. A gate that does not say soon that the destination holds it lets it go.
     ///
     /// # Errors
-    /// [`BreakerOpen`] when the destination is down.
-    pub async fn start_anyway(&self) -> Result<(), BreakerOpen> {
-        match self.soon(self.gate.start_anyway()).await {
-            Some(Turn::Down(pause)) => Err(BreakerOpen { until: pause.map(|pause| self.clock.now() + pause) }),
-            Some(Turn::Given | Turn::After(_)) | None => Ok(()),
+    /// [`Turn`] when the destination is down, or asked for a pause.
+    pub async fn start_anyway(&self) -> Result<SharedTurn, Turn> {
+        match soon(&self.clock, self.gate.start_anyway()).await {
+            Some(Turn::Given) | None => Ok(self.taken()),
+            Some(held) => Err(held),
         }
     }
 
-    /// Tells what came of a call, if the gate can be told soon.
-    pub async fn learn(&self, lesson: Lesson, took: Duration) {
-        self.soon(self.gate.learn(lesson, took)).await;
+    fn taken(&self) -> SharedTurn {
+        SharedTurn { gate: self.gate.clone(), clock: self.clock.clone(), is_told: false }
     }
+}
 
-    async fn soon<T>(&self, answer: Later<'_, T>) -> Option<T> {
-        timeout_at(self.clock.instant(self.clock.now() + TELL_MAX), answer).await.ok()
-    }
+async fn soon<T>(clock: &Clock, answer: Later<'_, T>) -> Option<T> {
+    timeout_at(clock.instant(clock.now() + ANSWER_MAX), answer).await.ok()
 }

@@ -16,7 +16,7 @@ use super::log::{self, EndedWith, Subject};
 use super::observe::{AttemptEnded, GivenUp, Observer, ThrottleWaited, Waiting};
 use super::operation::{AttemptContext, Operation};
 use super::{Retrier, RetryPolicy};
-use crate::gate::{OnThrottleTimeout, Passage, SharedTurns, ThrottleWait};
+use crate::gate::{OnThrottleTimeout, Passage, SharedTurn, SharedTurns, ThrottleWait, Turn};
 
 pub(super) struct Run<'a, C> {
     world: &'a Retrier,
@@ -27,6 +27,23 @@ pub(super) struct Run<'a, C> {
     deadline: Time,
     /// The number of the last attempt.
     attempt: u32,
+}
+
+/// What an attempt had to pass, and has to tell what came of it.
+struct Admitted {
+    passage: Option<Passage>,
+    turn: Option<SharedTurn>,
+}
+
+impl Admitted {
+    async fn settle(self, lesson: Lesson, took: Duration) {
+        if let Some(passage) = self.passage {
+            passage.settle(lesson);
+        }
+        if let Some(turn) = self.turn {
+            turn.learn(lesson, took).await;
+        }
+    }
 }
 
 /// An attempt that ended, and what that means.
@@ -63,18 +80,13 @@ impl<'a, C> Run<'a, C> {
         }
         let mut last = None;
         loop {
-            let passage = match self.admit().await {
-                Ok(passage) => passage,
+            let admitted = match self.admit().await {
+                Ok(admitted) => admitted,
                 Err(stopped) => return self.give_up(last, stopped),
             };
             let started = self.world.clock.now();
             let ended = self.attempt_once(&mut attempt).await;
-            if let Some(passage) = passage {
-                passage.settle(ended.lesson);
-            }
-            if let Some(shared) = &self.world.gates.shared {
-                shared.learn(ended.lesson, self.world.clock.now().since(started)).await;
-            }
+            admitted.settle(ended.lesson, self.world.clock.now().since(started)).await;
             let after = match ended.judgement {
                 Judgement::Success => return self.end(ended, None),
                 Judgement::Permanent => return self.end(ended, Some(Stopped::Permanent)),
@@ -89,15 +101,15 @@ impl<'a, C> Run<'a, C> {
 
     /// Passes the gates. The breaker is passed last, for nobody should wait for a turn with a probe in hand, but looked
     /// at first, for nobody should wait for a turn that is of no use.
-    async fn admit(&self) -> Result<Option<Passage>, Stopped> {
+    async fn admit(&self) -> Result<Admitted, Stopped> {
         self.check_deadline()?;
-        let gates = &self.world.gates;
+        let (gates, clock) = (&self.world.gates, &self.world.clock);
         if gates.breaker.as_ref().is_some_and(|breaker| breaker.is_shut_for(gates.breaker_wait_max)) {
             return Err(Stopped::BreakerOpen);
         }
+        let until = self.deadline.min(clock.now() + gates.throttle_wait_max);
         if let Some(throttle) = &gates.throttle {
-            let left = self.deadline.since(self.world.clock.now());
-            let waited = throttle.wait(gates.throttle_wait_max.min(left)).await;
+            let waited = throttle.wait(until.since(clock.now())).await;
             let (took, timed_out) = match waited {
                 ThrottleWait::Waited { took } => (took, false),
                 ThrottleWait::TimedOut { took } => (took, true),
@@ -108,37 +120,41 @@ impl<'a, C> Run<'a, C> {
                 throttle.start_anyway();
             }
         }
-        if let Some(shared) = &gates.shared {
-            self.take_shared_turn(shared).await?;
-        }
-        match &gates.breaker {
+        let turn = match &gates.shared {
+            Some(shared) => Some(self.take_shared_turn(shared, until).await?),
+            None => None,
+        };
+        let passage = match &gates.breaker {
             Some(breaker) => {
-                let left = self.deadline.since(self.world.clock.now());
-                let passed = breaker.pass(gates.breaker_wait_max.min(left)).await;
-                passed.map(Some).map_err(|_| Stopped::BreakerOpen)
+                let left = self.deadline.since(clock.now());
+                Some(breaker.pass(gates.breaker_wait_max.min(left)).await.map_err(|_| Stopped::BreakerOpen)?)
             }
-            None => Ok(None),
-        }
+            None => None,
+        };
+        self.check_deadline()?;
+        Ok(Admitted { passage, turn })
     }
 
     /// Passes the gate that other processes pass as well.
-    async fn take_shared_turn(&self, shared: &SharedTurns) -> Result<(), Stopped> {
+    async fn take_shared_turn(&self, shared: &SharedTurns, until: Time) -> Result<SharedTurn, Stopped> {
         let gates = &self.world.gates;
-        let left = self.deadline.since(self.world.clock.now());
-        let waited = shared.wait(gates.throttle_wait_max.min(left), gates.breaker_wait_max).await;
-        let (took, timed_out) = match waited.map_err(|_| Stopped::BreakerOpen)? {
-            ThrottleWait::Waited { took } => (took, false),
-            ThrottleWait::TimedOut { took } => (took, true),
-        };
+        let left = until.since(self.world.clock.now());
+        let waited = shared.wait(left, gates.breaker_wait_max).await.map_err(|_| Stopped::BreakerOpen)?;
+        let (took, timed_out) = (waited.took, waited.turn.is_none());
         self.observe(|it| it.throttle_waited(ThrottleWaited { operation: &self.operation.name, took, timed_out }));
-        if timed_out {
-            self.check_deadline()?;
-            if gates.on_throttle_timeout == OnThrottleTimeout::Proceed {
-                shared.start_anyway().await.map_err(|_| Stopped::BreakerOpen)?;
-            }
-            self.throttle_timed_out(took)?;
+        if let Some(turn) = waited.turn {
+            return Ok(turn);
         }
-        Ok(())
+        self.check_deadline()?;
+        if gates.on_throttle_timeout == OnThrottleTimeout::Fail {
+            return Err(self.throttle_timed_out(took).err().unwrap_or(Stopped::ThrottleTimedOut));
+        }
+        let turn = shared.start_anyway().await.map_err(|held| match held {
+            Turn::Down(_) => Stopped::BreakerOpen,
+            Turn::Given | Turn::After(_) => Stopped::ThrottleTimedOut,
+        })?;
+        self.throttle_timed_out(took)?;
+        Ok(turn)
     }
 
     fn check_deadline(&self) -> Result<(), Stopped> {
@@ -163,7 +179,8 @@ impl<'a, C> Run<'a, C> {
         self.attempt += 1;
         let clock = &self.world.clock;
         let started = clock.now();
-        let deadline = clock.instant(self.deadline.min(started + self.policy.timeout));
+        let timeout = started + self.policy.timeout;
+        let deadline = clock.instant(self.deadline.min(timeout));
         let context = AttemptContext {
             attempt: self.attempt,
             attempts_max: self.policy.attempts_max(),
@@ -174,10 +191,14 @@ impl<'a, C> Run<'a, C> {
         };
         let result = timeout_at(deadline, attempt(context)).await;
         let now = clock.now();
-        let ended = match result {
+        let mut ended = match result {
             Ok(result) => self.judge(result, now),
             Err(_) => timed_out(),
         };
+        // Whoever has less patience than the destination is given learns nothing about it.
+        if ended.result.is_err() && self.deadline < timeout && now >= self.deadline {
+            ended.lesson = Lesson::Nothing;
+        }
         self.tell(&ended, now.since(started));
         ended
     }

@@ -1,12 +1,12 @@
 //! Gates that several processes share, as one of them waits before it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use entrega_call::{
-    CallError, Clock, Gates, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy, SharedGate, SharedTurns,
-    Stopped, Turn,
+    Answer, CallError, Clock, Gates, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy, SharedGate,
+    SharedTurns, Stopped, Turn,
 };
 use entrega_core::outcome::Lesson;
 
@@ -51,7 +51,7 @@ impl SharedGate for Stubborn {
 /// Calls once through a gate, waiting for two seconds and then going anyway: how that ended, after how many attempts and
 /// how long.
 async fn call_through(gate: Stubborn) -> (Result<(), Stopped>, u32, Duration) {
-    let shared = Arc::new(SharedTurns::new(Box::new(gate), Clock::starting_at(START)));
+    let shared = Arc::new(SharedTurns::new(Arc::new(gate), Clock::starting_at(START)));
     let gates = Gates {
         shared: Some(shared),
         throttle_wait_max: SECOND * 2,
@@ -77,9 +77,8 @@ async fn whoever_has_an_answer_gets_it_although_the_gate_hears_nothing() {
 #[tokio::test(start_paused = true)]
 async fn whoever_waited_long_enough_goes_although_the_gate_does_not_answer() {
     let silent = Stubborn { to_who_asks: None, to_who_goes_anyway: None, hears: true };
-    assert_eq!(call_through(silent).await, (Ok(()), 1, SECOND * 3));
-    let full =
-        Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::After(SECOND)), hears: true };
+    assert_eq!(call_through(silent).await, (Ok(()), 1, SECOND * 4));
+    let full = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::Given), hears: true };
     assert_eq!(call_through(full).await, (Ok(()), 1, SECOND * 2));
 }
 
@@ -88,4 +87,61 @@ async fn whoever_waited_long_enough_does_not_go_to_what_is_down() {
     let down = Turn::Down(Some(SECOND));
     let gate = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(down), hears: true };
     assert_eq!(call_through(gate).await, (Err(Stopped::BreakerOpen), 0, SECOND * 2));
+    let pause = Some(Turn::After(SECOND * 60));
+    let gate = Stubborn { to_who_asks: pause, to_who_goes_anyway: pause, hears: true };
+    assert_eq!(call_through(gate).await, (Err(Stopped::ThrottleTimedOut), 0, SECOND * 2), "it asked for a pause");
+}
+
+/// A gate that writes down what it hears.
+#[derive(Debug, Default)]
+struct Listening {
+    answers_after: Duration,
+    heard: Mutex<Vec<Lesson>>,
+}
+
+impl SharedGate for Listening {
+    fn ask(&self) -> Later<'_, Turn> {
+        Box::pin(async {
+            // reason: time is paused; the answer is on its way for so long.
+            tokio::time::sleep(self.answers_after).await;
+            Turn::Given
+        })
+    }
+
+    fn start_anyway(&self) -> Later<'_, Turn> {
+        says(Some(Turn::Given))
+    }
+
+    fn learn(&self, lesson: Lesson, _: Duration) -> Later<'_, ()> {
+        self.heard.lock().unwrap().push(lesson);
+        says(Some(()))
+    }
+}
+
+/// What a gate hears of one call that never ends, made with so much patience and given up after so long.
+async fn heard_of(answers_after: Duration, patience: Duration, given_up_after: Duration) -> Vec<Lesson> {
+    let gate = Arc::new(Listening { answers_after, ..Listening::default() });
+    let shared = Arc::new(SharedTurns::new(gate.clone(), Clock::starting_at(START)));
+    let world = Retrier { gates: Gates { shared: Some(shared), ..Gates::default() }, ..world(1) };
+    let operation = Operation::http("ask").deadline(world.clock.instant(world.clock.now() + patience));
+    let policy = RetryPolicy { timeout: SECOND * 10, ..RetryPolicy::never() };
+    let run = world.run(&operation, &policy, |_| std::future::pending::<Result<Answer, CallError>>());
+    drop(tokio::time::timeout(given_up_after, run).await);
+    tokio::task::yield_now().await;
+    gate.heard.lock().unwrap().clone()
+}
+
+/// An API that takes two seconds was called for five callers who had one: nobody called it for half a minute then.
+#[tokio::test(start_paused = true)]
+async fn who_has_no_patience_says_nothing_about_the_destination() {
+    let long = SECOND * 60;
+    assert_eq!(heard_of(Duration::ZERO, SECOND * 10, long).await, [Lesson::Down], "as long as it may take");
+    assert_eq!(heard_of(Duration::ZERO, SECOND * 9, long).await, [Lesson::Nothing]);
+    assert_eq!(heard_of(SECOND, SECOND / 2, long).await, [Lesson::Nothing], "a turn that comes too late is given up");
+}
+
+/// Whoever went away in the middle of the one call that decides left everybody waiting for its timeout.
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_gives_up_the_turn() {
+    assert_eq!(heard_of(Duration::ZERO, SECOND * 60, SECOND).await, [Lesson::Nothing]);
 }

@@ -119,6 +119,23 @@ impl Gate {
         gate.can_hold().then_some(gate)
     }
 
+    /// Goes on with the limits of another policy at the same scope; starts and failures that there were count on.
+    pub fn change(&mut self, policy: &LanePolicy, scope: Scope) {
+        let new = Gate::new(policy, scope).unwrap_or_default();
+        self.throttle = match (self.throttle.take(), new.throttle) {
+            (Some(mut throttle), Some(new)) => {
+                throttle.change(new.rate());
+                Some(throttle)
+            }
+            (_, new) => new,
+        };
+        self.breaker = match (self.breaker.take(), policy.breaker.as_ref().filter(|(_, of)| *of == scope)) {
+            (Some(breaker), Some((policy, _))) => Some(breaker.with_policy(policy.clone())),
+            _ => new.breaker,
+        };
+        self.cadence = new.cadence.map(|new| self.cadence.take().unwrap_or(new));
+    }
+
     /// Whether it can ever hold anything.
     pub(super) fn can_hold(&self) -> bool {
         self.throttles().next().is_some() || self.breaker.is_some() || self.cadence.is_some()

@@ -56,7 +56,7 @@ impl Channel for ConnectorChannel {
                 let (status, headers, body, truncated) = (reply.status, reply.headers, reply.body, reply.truncated);
                 Outcome::Answer(Answer { status, headers, body, truncated, retry_after })
             }
-            Err(failed) => Outcome::Fault(failed.fault()),
+            Err(failed) => Outcome::Fault(failed.fault(self.connectors.on_throttle_timeout(&call.connector))),
         }
     }
 }

@@ -119,6 +119,7 @@ impl ProxyChannel {
     async fn share_with_nodes(&self, asking: &Asking<'_>, before: Option<Time>) -> Outcome {
         let (key, id) = (asking.key.as_str(), asking.claimed.job.id);
         let lasts = self.clock.until(asking.deadline) + CALL_MARGIN;
+        let asked_at = self.clock.now();
         // Where nothing is kept there is nothing to wait for. A cache that cannot be written shares nothing.
         let is_shared = !asking.route.keep().is_zero();
         if !is_shared || self.store.begin_call(key, id, lasts).await.unwrap_or(true) {
@@ -139,7 +140,12 @@ impl ProxyChannel {
                 drop(self.store.end_call(key, id).await);
             }
             match self.kept(key).await {
-                Some((answer, age)) if before != Some(answer.stored_at) => return again(&answer, age, None),
+                // A node that stood still may keep what has grown old since.
+                Some((answer, age))
+                    if before != Some(answer.stored_at) && asked_at <= answer.stored_at + asking.route.cache.ttl =>
+                {
+                    return again(&answer, age, None);
+                }
                 _ if is_over => {
                     return fault(FaultKind::Shared, "the same call, made by another node, brought no answer to keep");
                 }

@@ -210,6 +210,15 @@ impl Connectors {
         }
     }
 
+    /// What becomes of calls that wait too long for their turn; as by default if the connector is gone.
+    pub fn on_throttle_timeout(&self, id: &str) -> OnThrottleTimeout {
+        let limits = match self.configured.get(id) {
+            Some(connector) => Some(connector.limits.clone()),
+            None => self.store.connector(id).map(|stored| stored.limits.clone()),
+        };
+        limits.unwrap_or_default().on_throttle_timeout
+    }
+
     /// The client of a connector as it is now. Those that nothing changed share their gates and what they learned.
     /// Only who may use it gets it, also if that was changed since a job was handed in.
     pub fn client(&self, id: &str, tenant: &TenantName) -> Result<ApiClient, ConnectorError> {
@@ -250,7 +259,7 @@ impl Connectors {
     fn gates(&self, connector: &Connector) -> Gates {
         let limits = &connector.limits;
         let gate = GateName { name: gate_name(&connector.id), policy: Arc::new(gate_policy(limits)) };
-        let shared = SharedTurns::new(Box::new(StoreGate::new(self.store.clone(), gate)), self.outside.clock.clone());
+        let shared = SharedTurns::new(Arc::new(StoreGate::new(self.store.clone(), gate)), self.outside.clock.clone());
         // What the API says of its limit is learned here; what was configured holds over all nodes.
         let learned = limits.throttle.filter(|_| limits.adaptive);
         Gates {

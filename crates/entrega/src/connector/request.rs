@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
 use super::{ConnectorError, Connectors};
+use crate::store::OnThrottleTimeout;
 
 /// The parts of a request, as callers know them.
 const METHOD: &str = "httpMethod";
@@ -61,12 +62,15 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// The same as the end of a job's attempt.
-    pub fn fault(&self) -> Fault {
+    /// The same as the end of a job's attempt, where this happens to what waited too long for its turn.
+    pub fn fault(&self, on_throttle_timeout: OnThrottleTimeout) -> Fault {
         let kind = match self {
+            Failed::NoAnswer { kind: FaultKind::Throttled, .. } if on_throttle_timeout != OnThrottleTimeout::Fail => {
+                FaultKind::Requeued
+            }
             Failed::NoAnswer { kind, .. } => *kind,
             // The key of the credentials is the operator's to mend.
-            Failed::Connector(ConnectorError::Sealed { .. }) => FaultKind::Throttled,
+            Failed::Connector(ConnectorError::Sealed { .. }) => FaultKind::Requeued,
             Failed::Connector(_) | Failed::Unfit { .. } => FaultKind::Invalid,
         };
         Fault { kind, message: self.to_string() }

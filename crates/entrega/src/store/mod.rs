@@ -260,7 +260,8 @@ pub trait ConnectorRegistry: Send + Sync + 'static {
 pub trait GateKeeper: Send + Sync + 'static {
     /// Asks for a start, and counts it if it may be.
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError>;
-    /// Counts a start that waits for no turn any more. What is known to be down holds it all the same.
+    /// Counts a start that waits for no turn any more. A destination that is down or asked for a pause holds it all the
+    /// same.
     async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError>;
     /// Tells what came of a call.
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError>;

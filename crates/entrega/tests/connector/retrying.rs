@@ -106,6 +106,30 @@ async fn as_a_job_it_is_tried_twelve_times_in_all() {
     }
 }
 
+/// A job whose API was known to be down used up its attempts without a single call, and was a dead letter in seconds.
+#[tokio::test]
+async fn a_job_waits_for_an_api_that_is_down_and_uses_up_no_attempt() {
+    for kind in kinds() {
+        let api = Api::start().await;
+        api.says_always(503);
+        let lane = "breaker = { failures = 1, open = \"3s\" }\n[lanes.\"connector:erp\"]\nchannel = \"connector\"\n\
+                    retry = { attempts = 1, base = \"300ms\", max = \"500ms\" }";
+        let gateway = Gateway::with(kind, &config(&api, lane)).await;
+        send_with(&gateway, &[("prefer", "wait=1")], &json!({ "relativeURL": "x" })).await.expect(200);
+        assert_eq!(api.calls().len(), 1, "{kind:?} the breaker is open now");
+        api.says_always(200);
+        let taken = send_with(&gateway, &[("prefer", "respond-async")], &json!({ "relativeURL": "x" })).await;
+        let id = taken.expect(202)["jobId"].as_str().unwrap().to_owned();
+        let job = gateway.get(&format!("/v1/jobs/{id}?wait=20s")).await;
+        assert_eq!(job["state"], "done", "{kind:?} {job}");
+        let codes: Vec<_> = job["attempts"].as_array().unwrap().iter().map(|tried| tried["code"].clone()).collect();
+        assert_eq!(codes, ["breaker_aberto", "ok"], "{kind:?} one line, however often it looked");
+        assert!(job["attempts"][1]["number"].as_u64() > Some(2), "{kind:?} it looked again and again: {job}");
+        assert_eq!(api.calls().len(), 2, "{kind:?}");
+        gateway.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_caller_who_goes_away_ends_it_and_a_job_goes_on() {
     let api = Api::start().await;

@@ -1,7 +1,14 @@
 //! Answers that are given again: fresh, shared and stale.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
+use entrega::clock::Clock;
+use entrega::store::StoredAnswer;
+use entrega_core::id::JobId;
+use entrega_core::job::Body;
+use entrega_core::name::LaneName;
 use serde_json::json;
 
 use super::upstream::{Mood, Upstream, ask, config, cpf, ended, metric};
@@ -93,6 +100,43 @@ async fn an_old_answer_has_to_do_while_the_upstream_gives_none() {
         let job = ended(&gateway, &id).await;
         assert_eq!(job["state"], "dlq", "{kind:?}");
         assert!(job["reason"].as_str().unwrap().starts_with("HTTP 500"), "{job}");
+        gateway.stop().await;
+    }
+}
+
+/// A node that stood still with an answer in its hands kept it in the end, and it was given as if it were fresh.
+#[tokio::test]
+async fn what_another_node_keeps_too_late_is_not_given_as_fresh() {
+    let lane = LaneName::new("proxy:score").unwrap();
+    let clock = Clock::system();
+    for kind in kinds() {
+        let upstream = Upstream::start().await;
+        let mut shared = None;
+        let text = config(&upstream, "", "cadence = { initial = \"5ms\" }\nttl = \"1h\"");
+        let gateway = Gateway::changed(kind, &text, |engine, _| {
+            let params = BTreeMap::from([("cpf".to_owned(), cpf(1))]);
+            shared = Some((engine.store.clone(), engine.routes[&lane].cache_key(&params)));
+        });
+        let gateway = gateway.await;
+        let (store, key) = shared.unwrap();
+        for (age, state) in [(Duration::from_hours(1), "dlq"), (Duration::ZERO, "done")] {
+            assert!(store.begin_call(&key, JobId::MIN, Duration::from_secs(60)).await.unwrap(), "another node calls");
+            let id = ask(&gateway, &cpf(1), "normal").await;
+            // reason: the question has its tick by then, and waits for that call.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let answer = StoredAnswer {
+                stored_at: clock.now() - age,
+                status: 200,
+                content_type: None,
+                body: Body(Bytes::from_static(b"{}")),
+                truncated: false,
+            };
+            store.cache(&key, answer, Duration::from_secs(60)).await.unwrap();
+            store.end_call(&key, JobId::MIN).await.unwrap();
+            let job = ended(&gateway, &id).await;
+            assert_eq!(job["state"], state, "{kind:?} {age:?} {job}");
+        }
+        assert_eq!(upstream.calls().len(), 0, "{kind:?}");
         gateway.stop().await;
     }
 }

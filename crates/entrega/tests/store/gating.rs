@@ -72,6 +72,22 @@ pub(crate) async fn who_waited_too_long_goes_through_a_throttle_but_not_to_what_
     f.advance(SECOND * 30);
     assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), Passing::Through, "one call decides");
     assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 5), "one, and no more");
+    f.store.learn(&gate, Lesson::Slower(Some(SECOND * 3)), SECOND).await.unwrap();
+    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::RetryAfter, SECOND * 3), "it asked for it");
+}
+
+/// Calls that had waited since before a change made the gate anew with every question, and it never opened.
+pub(crate) async fn a_gate_whose_limits_change_knows_what_there_was(f: &Fixture) {
+    let (old, new) = (gate("gate:erp", 3), gate("gate:erp", 2));
+    f.advance(SECOND * 10);
+    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through);
+    f.advance(SECOND);
+    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through);
+    f.store.learn(&old, Lesson::Down, SECOND).await.unwrap();
+    assert_eq!(held(f.store.pass(&new).await.unwrap()), (GateKind::Throttle, SECOND * 9), "of two there are none left");
+    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through, "of three there is one");
+    f.store.learn(&new, Lesson::Down, SECOND).await.unwrap();
+    assert_eq!(held(f.store.pass(&old).await.unwrap()), (GateKind::Breaker, SECOND * 30), "failures count on");
 }
 
 fn once(f: &Fixture, request: u8) -> Once {

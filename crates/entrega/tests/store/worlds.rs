@@ -62,6 +62,7 @@ macro_rules! exercise {
                 a_gate_lets_no_more_through_than_its_throttle
                 a_gate_learns_from_calls_and_each_is_its_own
                 who_waited_too_long_goes_through_a_throttle_but_not_to_what_is_down
+                a_gate_whose_limits_change_knows_what_there_was
                 of_many_who_begin_a_request_one_makes_it
                 a_request_that_was_given_up_or_whose_maker_is_gone_may_be_made_again
             }

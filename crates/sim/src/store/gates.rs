@@ -82,8 +82,8 @@ impl GateKeeper for SimStore {
         let now = self.now();
         let is_counted = !self.has(Bug::AnywayUncounted);
         let passing = self.at_gate(gate, |gate| match gate.way(now, 0) {
-            Way::Held(Hold { gate: GateKind::Breaker, until }) => {
-                Passing::Held(GateKind::Breaker, until.map(|until| until.since(now)))
+            Way::Held(Hold { gate: kind @ (GateKind::Breaker | GateKind::RetryAfter), until }) => {
+                Passing::Held(kind, until.map(|until| until.since(now)))
             }
             _ if is_counted => {
                 gate.start(now, JobId::MIN);

@@ -8,7 +8,7 @@ use entrega_core::time::Time;
 
 use super::{Broken, Witness};
 use crate::caller::Waiting;
-use crate::passes::Pass;
+use crate::passes::{Pass, Request};
 
 impl Witness {
     /// Somebody at a node was let through the gate.
@@ -48,6 +48,12 @@ impl Witness {
         self.passes.asked_for_patience(call, self.drift.moment(until));
     }
 
+    /// A caller begins to wait; gives the name of its request, which is another in another life.
+    pub fn begins_to_wait(&mut self, caller: usize) -> String {
+        self.troubles.waited += 1;
+        format!("caller {caller}, the {}. to wait", self.troubles.waited)
+    }
+
     /// Somebody who waited got an answer, or the reason why there is none.
     pub fn waited(&mut self, now: Time, waiting: &Waiting, result: &Result<Replied, Failed>) {
         let (moment, name, node) = (self.drift.moment(now), &waiting.name, waiting.node);
@@ -59,10 +65,8 @@ impl Witness {
         self.note(now, format_args!("{name} at node {node} gets {what}"));
         let has_stood = self.hands.stood_still(node, waiting.since, moment);
         let checked = match result {
-            // An attempt that its node held up never left it.
-            _ if has_stood => Ok(()),
-            _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
-            Ok(replied) => self.check_reply((name.clone(), node, Time::ZERO), replied),
+            _ if moment > waiting.until && !has_stood => Err(("callers_answered", "is answered too late".to_owned())),
+            Ok(replied) => self.check_reply((name.clone(), node, Time::ZERO), replied, has_stood),
             Err(failed) if failed.to_string().trim().is_empty() => {
                 Err(("ends_have_reasons", "is not told why there is no answer".into()))
             }
@@ -71,10 +75,11 @@ impl Witness {
         self.judge(checked.map_err(|(checker, why)| (checker, format!("{name} {why}"))));
     }
 
-    fn check_reply(&self, request: crate::passes::Request, replied: &Replied) -> Result<(), Broken> {
+    fn check_reply(&self, request: Request, replied: &Replied, has_stood: bool) -> Result<(), Broken> {
         let calls = self.passes.calls_of(&request);
         match () {
-            _ if replied.attempts != calls => {
+            // An attempt that its node held up never left it.
+            _ if replied.attempts != calls && !has_stood => {
                 Err(("answers_true", format!("is told of {} attempts, and there were {calls}", replied.attempts)))
             }
             _ if !self.passes.is_last_answer(&request, &replied.body) => {

@@ -32,24 +32,34 @@ impl Gates {
         Gates { opened_at: now, by_name: Mutex::default() }
     }
 
-    /// Does something with a gate. One whose policy has changed is another gate, and used up: its starts are not known.
+    /// Does something with a gate. Whoever comes with another policy, as one does that waited while its connector was
+    /// changed, finds what the gate knows.
     fn with<T>(&self, gate: &GateName, now: Time, act: impl FnOnce(&mut Gate) -> T) -> Option<T> {
         let mut by_name = self.by_name.lock();
         let is_same = |kept: &LanePolicy| kept.throttle == gate.policy.throttle && kept.breaker == gate.policy.breaker;
-        let known = by_name.get(&gate.name).map(|(policy, _)| is_same(policy));
-        if known != Some(true) {
-            let mut made = Gate::new(&gate.policy, Scope::Lane);
-            let spent_at = if known.is_none() { self.opened_at } else { now };
-            made.iter_mut().for_each(|made| made.assume_spent(spent_at));
-            by_name.insert(gate.name.clone(), (gate.policy.clone(), made));
+        match by_name.get_mut(&gate.name) {
+            Some((policy, _)) if is_same(policy) => {}
+            Some((policy, Some(made))) => {
+                made.change(&gate.policy, Scope::Lane);
+                *policy = gate.policy.clone();
+            }
+            // Of starts that nothing held nobody knows.
+            known => {
+                let spent_at = if known.is_none() { self.opened_at } else { now };
+                let mut made = Gate::new(&gate.policy, Scope::Lane);
+                made.iter_mut().for_each(|made| made.assume_spent(spent_at));
+                by_name.insert(gate.name.clone(), (gate.policy.clone(), made));
+            }
         }
         by_name.get_mut(&gate.name).and_then(|(_, gate)| gate.as_mut()).map(act)
     }
 
-    /// Takes a start unless something holds it that counts.
-    fn pass(&self, gate: &GateName, now: Time, counts: impl Fn(GateKind) -> bool) -> Passing {
+    /// Takes a start unless something holds it that may.
+    fn pass(&self, gate: &GateName, now: Time, may_hold: impl Fn(GateKind) -> bool) -> Passing {
         let passing = self.with(gate, now, |gate| match gate.way(now, 0) {
-            Way::Held(hold) if counts(hold.gate) => Passing::Held(hold.gate, hold.until.map(|until| until.since(now))),
+            Way::Held(hold) if may_hold(hold.gate) => {
+                Passing::Held(hold.gate, hold.until.map(|until| until.since(now)))
+            }
             Way::Held(_) | Way::Through | Way::Past => {
                 gate.start(now, JobId::MIN);
                 Passing::Through
@@ -66,7 +76,10 @@ impl GateKeeper for LocalStore {
     }
 
     async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), |held_by| held_by == GateKind::Breaker))
+        Ok(self
+            .shared
+            .gates
+            .pass(gate, self.shared.clock.now(), |held_by| matches!(held_by, GateKind::Breaker | GateKind::RetryAfter)))
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
