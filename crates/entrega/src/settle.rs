@@ -44,7 +44,7 @@ impl Engine {
         let policy = &*self.with_rules_of(&claimed.job, policy);
         let tries = Tries::after(&claimed.history, claimed.attempt);
         let transition = decide(now, policy, tries, claimed.expires, &outcome, self.chance.roll());
-        self.report(policy, &claimed, &transition, now, took);
+        self.report(policy, &claimed, tries.attempts, &transition, now, took);
         if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
             proxy.settled(&outcome, &transition);
         }
@@ -95,14 +95,22 @@ impl Engine {
         }
     }
 
-    fn report(&self, policy: &LanePolicy, claimed: &ClaimedJob, transition: &Transition, now: Time, took: Duration) {
-        let ClaimedJob { job, attempt, .. } = claimed;
+    fn report(
+        &self,
+        policy: &LanePolicy,
+        claimed: &ClaimedJob,
+        attempt: u32,
+        transition: &Transition,
+        now: Time,
+        took: Duration,
+    ) {
+        let job = &claimed.job;
         let outcome = match transition {
             Transition::Done => AttemptOutcome::Success,
             Transition::Retry { .. } => AttemptOutcome::Retry,
             Transition::Blocked { .. } | Transition::DeadLetter { .. } => AttemptOutcome::Failed,
         };
-        self.metrics.attempt(&job.lane, *attempt, outcome, took);
+        self.metrics.attempt(&job.lane, attempt, outcome, took);
         match transition {
             Transition::Done => {
                 tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,

@@ -27,7 +27,7 @@ const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// What chance says of the API's limits.
+/// What chance says of the API's limits. Once it has healed, it always answers in time.
 pub fn limits(rng: &mut fastrand::Rng) -> ConnectorLimits {
     use OnThrottleTimeout::{Fail, Proceed, Requeue};
     ConnectorLimits {
@@ -36,7 +36,7 @@ pub fn limits(rng: &mut fastrand::Rng) -> ConnectorLimits {
         throttle_wait: ms(rng.u64(300..3_000)),
         on_throttle_timeout: [Proceed, Fail, Requeue][rng.usize(0..3)],
         breaker: rng.bool().then(|| (rng.u32(2..5), ms(rng.u64(300..1_500)))),
-        timeout: ms(rng.u64(200..900)),
+        timeout: ms(rng.u64(350..900)),
     }
 }
 

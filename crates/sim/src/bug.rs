@@ -124,11 +124,13 @@ pub enum Bug {
     GateNeverOpens,
     /// Calls that go without their turn do not count.
     AnywayUncounted,
+    /// The gate before an API does not hear that it asks for a pause.
+    GateImpatient,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 60] = [
+    pub const ALL: [Bug; 61] = [
         Bug::AcknowledgeBeforeSync,
         Bug::NoFence,
         Bug::SettleTwice,
@@ -189,5 +191,6 @@ impl Bug {
         Bug::GateDeaf,
         Bug::GateNeverOpens,
         Bug::AnywayUncounted,
+        Bug::GateImpatient,
     ];
 }

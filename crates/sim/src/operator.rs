@@ -20,9 +20,9 @@ use crate::store::SimStore;
 
 /// How fast somebody has dead letters replayed who does not wait until the world has healed.
 const HASTY_PER_SEC: u32 = 50;
-/// How fast somebody does who knows that a breaker which recovers lets one call through at a time: each has ended when
-/// the next one starts.
-pub const CAREFUL_PER_SEC: u32 = 3;
+/// How fast somebody does who knows that a breaker which recovers lets one call through at a time, and that a throttle may
+/// let one through a second: each has ended when the next one starts.
+pub const CAREFUL_PER_SEC: u32 = 1;
 /// How often an operator asks again who did not get through.
 const RETURNS_MAX: u32 = 40;
 const RETURN_AFTER: Duration = Duration::from_millis(300);

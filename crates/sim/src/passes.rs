@@ -39,6 +39,8 @@ pub struct Passes {
     throttle: Option<(u32, Duration)>,
     /// Those that nobody used yet: node, moment, and how.
     open: Vec<(usize, Time, Pass)>,
+    /// Until when the API asked everybody for a pause.
+    paused_until: Time,
     starts: Vec<Time>,
     requests: BTreeMap<Request, Made>,
     /// For what each call was, where that is known.
@@ -48,12 +50,25 @@ pub struct Passes {
 impl Passes {
     /// Of an API that allows so many starts in an interval.
     pub fn new(throttle: Option<(u32, Duration)>) -> Passes {
-        Passes { throttle, open: Vec::new(), starts: Vec::new(), requests: BTreeMap::new(), calls: Vec::new() }
+        Passes {
+            throttle,
+            open: Vec::new(),
+            paused_until: Time::ZERO,
+            starts: Vec::new(),
+            requests: BTreeMap::new(),
+            calls: Vec::new(),
+        }
     }
 
     /// The store was opened again: nobody is left who was let through.
     pub fn forgotten(&mut self) {
         self.open.clear();
+        self.paused_until = Time::ZERO;
+    }
+
+    /// The gate heard that the API asks for a pause.
+    pub fn paused(&mut self, until: Time) {
+        self.paused_until = self.paused_until.max(until);
     }
 
     /// A node is gone.
@@ -62,8 +77,12 @@ impl Passes {
     }
 
     /// Somebody at a node was let through.
-    pub fn given(&mut self, now: Time, node: usize, pass: Pass) {
+    pub fn given(&mut self, now: Time, node: usize, pass: Pass) -> Result<(), Broken> {
         self.open.push((node, now, pass));
+        match pass != Pass::Uncounted && now < self.paused_until {
+            true => Err(("never_early", "goes although the API asked for a pause".into())),
+            false => Ok(()),
+        }
     }
 
     /// The API is called; gives the number of the call.

@@ -48,7 +48,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::DiscardForgets, "discard_is_final"),
     (Bug::UnblockWithoutAttempts, "attempts_bounded"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
-    (Bug::TornBatch, "events_gapless"),
+    (Bug::TornBatch, "once_is_once"),
     (Bug::BelieveTheClock, "throttle_respected"),
     (Bug::EndpointThrottleForgotten, "throttle_respected"),
     (Bug::NoFenceBetweenNodes, "no_double_settle"),
@@ -71,6 +71,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::GateDeaf, "breaker_holds"),
     (Bug::GateNeverOpens, "nothing_stuck_after_heal"),
     (Bug::AnywayUncounted, "throttle_respected"),
+    (Bug::GateImpatient, "never_early"),
 ];
 
 #[test]

@@ -25,6 +25,8 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 const SOON: Duration = Duration::from_secs(30);
 /// What is added to how long a call takes at most: it ends a little after its deadline.
 const MARGIN: Duration = Duration::from_secs(10);
+/// How long whoever has an answer waits for it to be kept.
+const KEEP_MAX: Duration = Duration::from_secs(1);
 /// Others need not wait for work whose parts happen once by themselves.
 pub(super) const AT_ONCE: Duration = Duration::ZERO;
 
@@ -108,14 +110,19 @@ pub(super) async fn once<A: Serialize>(
             // Without an answer nothing is known to have happened; the caller may try again at once.
             let whole = answered.as_ref().ok().filter(|kept| kept.is_whole);
             let kept = whole.map(|kept| serde_json::to_vec(kept).expect("answers are JSON"));
-            if let Some(once) = mark.once.take()
-                && let Err(error) = api.engine.store.end_request(tenant, &once, kept).await
-            {
-                // The work is done, and whoever asked hears so.
-                tracing::warn!(errorReason = %error, "An answer could not be kept under its idempotency key");
+            if let Some(once) = mark.once.take() {
+                // Whether or not the caller stays; and a store that does not answer keeps nobody from the answer.
+                let keeping = tokio::spawn(keep(api.clone(), tenant.clone(), once, kept));
+                drop(tokio::time::timeout(KEEP_MAX, keeping).await);
             }
             answered.map(Kept::response)
         }
+    }
+}
+
+async fn keep(api: Arc<Api>, tenant: TenantName, once: Once, answer: Option<Vec<u8>>) {
+    if let Err(error) = api.engine.store.end_request(&tenant, &once, answer).await {
+        tracing::warn!(errorReason = %error, "An answer could not be kept under its idempotency key");
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use entrega::clock::Clock;
 use futures_util::future::join_all;
 use serde_json::json;
 
 use super::api::{Api, config, send_with};
 use crate::gateway::{Gateway, Kind, kinds};
+use crate::redis::{self, RedisServer};
 
 #[tokio::test]
 async fn of_200_equal_requests_with_one_key_one_is_made() {
@@ -41,6 +43,33 @@ async fn of_200_equal_requests_with_one_key_one_is_made() {
         answer.expect(200);
         gateway.stop().await;
     }
+}
+
+/// Whoever had its answer waited for a Redis that did not answer, once for what was learned and once for the key.
+#[tokio::test]
+async fn a_redis_that_hangs_keeps_no_answer_from_its_caller_and_has_it_in_the_end() {
+    if redis::is_left_out() {
+        return;
+    }
+    let (redis, api, clock) = (RedisServer::start(&[]), Api::start().await, Clock::system());
+    api.takes(Duration::from_millis(300));
+    let gateway = Gateway::on(&redis.url(), &config(&api, "")).await;
+    let (key, body) = ([("idempotency-key", "order-17")], json!({ "relativeURL": "x" }));
+    let start = clock.now();
+    let pausing = async {
+        api.wait_for(1).await;
+        redis.command(&["CLIENT", "PAUSE", "4000", "ALL"]);
+    };
+    let (answer, ()) = tokio::join!(send_with(&gateway, &key, &body), pausing);
+    let took = clock.now().since(start);
+    answer.expect(200);
+    assert!(took < Duration::from_millis(3500), "{took:?}");
+    // reason: Redis answers again by then.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let again = send_with(&gateway, &key, &body).await;
+    assert_eq!(again.headers["idempotent-replayed"], "true");
+    assert_eq!(api.calls().len(), 1);
+    gateway.stop().await;
 }
 
 #[tokio::test]

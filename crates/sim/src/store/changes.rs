@@ -29,7 +29,7 @@ impl SimStore {
     /// Pauses or resumes a lane; holds over restarts.
     pub(super) async fn pause_or_resume(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
         self.get_through().await?;
-        let _one_at_a_time = self.shared.changes.lock().await;
+        let _one_at_a_time = self.only_one().await?;
         {
             let mut state = self.shared.state.lock();
             let cell = state.lanes.get_mut(lane).ok_or_else(|| self.unknown_lane(lane))?;
@@ -49,7 +49,7 @@ impl SimStore {
     /// Ends a job that waits or is blocked.
     pub(super) async fn cancel_job(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
         self.get_through().await?;
-        let _one_at_a_time = self.shared.changes.lock().await;
+        let _one_at_a_time = self.only_one().await?;
         let record = self.record(id)?;
         match &record.place {
             Place::Ended { state, .. } => return Err(wrong(*state, "it has ended")),
@@ -97,7 +97,7 @@ impl SimStore {
     /// Puts a blocked job back in its lane with all its attempts, and with time to make them.
     pub(super) async fn unblock_job(&self, id: JobId) -> Result<(), ChangeError> {
         self.get_through().await?;
-        let _one_at_a_time = self.shared.changes.lock().await;
+        let _one_at_a_time = self.only_one().await?;
         let record = self.record(id)?;
         let state = match record.place {
             Place::Blocked { .. } => None,
@@ -120,7 +120,7 @@ impl SimStore {
     /// Gives a dead letter up that waits for somebody; it is kept, with the reason.
     pub(super) async fn discard_letter(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
         self.get_through().await?;
-        let _one_at_a_time = self.shared.changes.lock().await;
+        let _one_at_a_time = self.only_one().await?;
         let dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
         match dead.status {
             DeadLetterStatus::Pending => {}

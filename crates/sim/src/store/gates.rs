@@ -99,8 +99,12 @@ impl GateKeeper for SimStore {
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
         self.come_to_gate().await?;
         let now = self.now();
+        let heard = match lesson {
+            Lesson::Slower(Some(_)) if self.has(Bug::GateImpatient) => Lesson::Slower(None),
+            heard => heard,
+        };
         if !self.has(Bug::GateDeaf) {
-            self.at_gate(gate, |gate| gate.learn(now, JobId::MIN, lesson, took));
+            self.at_gate(gate, |gate| gate.learn(now, JobId::MIN, heard, took));
         }
         self.life.world.witness.lock().gate_learned(now, gate, lesson);
         Ok(())

@@ -29,7 +29,7 @@ use entrega_core::outcome::Lesson;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{MutexGuard, Notify, oneshot};
 
 pub use self::rest::HOOK;
 
@@ -190,6 +190,13 @@ impl SimStore {
     fn push(&self, command: Command) {
         self.shared.state.lock().queue.push(command);
         self.shared.bell.notify_one();
+    }
+
+    /// Waits until nobody else changes anything; also for whoever went away with a change that is on its way to the disk.
+    async fn only_one(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
+        let guard = self.shared.changes.lock().await;
+        self.change(Vec::new(), None).await?;
+        Ok(guard)
     }
 
     /// Writes changes; `put_back` stands in its lane once they are durable.

@@ -65,7 +65,7 @@ impl DeadLetterStore for SimStore {
 
     async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
         self.life.reach().await;
-        let _one_at_a_time = self.shared.changes.lock().await;
+        let _one_at_a_time = self.only_one().await?;
         let mut dead = self.life.world.disk.lock().dead.get(&id).cloned().ok_or(ChangeError::Unknown)?;
         if !self.has(Bug::ReplayDiscarded) || dead.status != DeadLetterStatus::Discarded {
             dead.check_replay()?;

@@ -60,11 +60,11 @@ impl SimStore {
             self.life.reach().await;
             if self.has(Bug::TornBatch) {
                 let rest = changes.split_off(changes.len() / 2);
-                self.commit(std::mem::replace(&mut changes, rest), Afterwards::default());
-                // No point of the store: only a life that is cut between two polls ends here.
-                for _ in 0..8 {
-                    tokio::task::yield_now().await;
+                if !changes.is_empty() {
+                    self.life.hurry_crash(1);
                 }
+                self.commit(std::mem::replace(&mut changes, rest), Afterwards::default());
+                self.life.reach().await;
             }
             self.commit(changes, afterwards);
             self.life.reach().await;

@@ -15,16 +15,23 @@ impl Witness {
     pub fn passed(&mut self, now: Time, node: usize, gate: &GateName, pass: Pass) {
         self.note(now, format_args!("node {node} passes {} by {pass:?}", gate.name));
         self.troubles.went_anyway += u32::from(pass != Pass::Turn);
-        if pass != Pass::Uncounted {
-            let checked = self.breakers.check_claim(now, &gate.name);
-            self.judge(checked.map_err(|(checker, why)| (checker, format!("a call {why}"))));
-        }
-        self.passes.given(self.drift.moment(now), node, pass);
+        let held = match pass {
+            Pass::Turn | Pass::Anyway => self.breakers.check_claim(now, &gate.name),
+            Pass::Uncounted => Ok(()),
+        };
+        let checked = self.passes.given(self.drift.moment(now), node, pass).and(held);
+        self.judge(checked.map_err(|(checker, why)| (checker, format!("a call {why}"))));
     }
 
     /// A call told something about the API.
     pub fn gate_learned(&mut self, now: Time, gate: &GateName, lesson: Lesson) {
         self.breakers.learned(now, &gate.name, &gate.policy, lesson);
+        // What holds nothing at all remembers nothing either.
+        if let Lesson::Slower(Some(pause)) = lesson
+            && (gate.policy.throttle.is_some() || gate.policy.breaker.is_some())
+        {
+            self.passes.paused(self.drift.moment(now) + pause);
+        }
     }
 
     /// A call leaves a node, for a job or for somebody who waits; gives its number.

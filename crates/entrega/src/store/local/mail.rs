@@ -67,6 +67,7 @@ impl Shared {
 impl MailRegistry for LocalStore {
     async fn suppress(&self, suppression: Suppression) -> Result<(), StoreError> {
         let _one_at_a_time = self.shared.changes.lock().await;
+        self.shared.settled().await?;
         let suppression = suppression.lower_cased();
         let key = records::suppressed_key(&suppression.tenant, &suppression.address);
         let first = self.shared.to_replace(&key)?;
@@ -79,6 +80,7 @@ impl MailRegistry for LocalStore {
     async fn unsuppress(&self, tenant: &TenantName, address: &str) -> Result<bool, StoreError> {
         // Of two who lift the same suppression, one did.
         let _one_at_a_time = self.shared.changes.lock().await;
+        self.shared.settled().await?;
         let key = records::suppressed_key(tenant, &comparable(address));
         if !self.shared.disk.read(Table::Mail, key.as_bytes(), &mut |_| {})? {
             return Ok(false);
@@ -109,6 +111,7 @@ impl MailRegistry for LocalStore {
 
     async fn note_feedback(&self, id: JobId, feedback: Feedback) -> Result<(), StoreError> {
         let _one_at_a_time = self.shared.changes.lock().await;
+        self.shared.settled().await?;
         let key = records::feedback_key(id);
         let earlier: Option<Noted> = self.shared.to_replace(&key)?;
         let now = self.shared.clock.now();
