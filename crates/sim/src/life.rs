@@ -157,7 +157,7 @@ impl Life {
         let lengths = plan.nodes[node].stalls.iter().filter(|(at, _)| *at == point).map(|(_, length)| *length);
         let until = lengths.max().map_or(Time::ZERO, |length| (now + length).min(plan.heal_at));
         if until > now {
-            self.stalled_until.store(until.as_micros(), Ordering::Relaxed);
+            self.stalled_until.fetch_max(until.as_micros(), Ordering::Relaxed);
             self.world.witness.lock().stalled(node, (now, until));
         }
     }

@@ -27,6 +27,8 @@ use crate::store::{ClaimedJob, Store, StoredAnswer};
 
 /// How often a call that another node makes is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Keeping an answer takes a moment, and clocks of nodes differ: nobody fails for that.
+const MOMENT: Duration = Duration::from_millis(100);
 /// Beyond its deadline, how long a call counts as under way for a node that is gone.
 const CALL_MARGIN: Duration = Duration::from_secs(1);
 
@@ -42,7 +44,7 @@ pub struct ProxyChannel {
 
 /// Whoever waits for a call hears of its end in the order in which they came: a simulated run must come out the same
 /// again.
-type Calls = Mutex<HashMap<String, broadcast::Sender<Outcome>>>;
+type Calls = Mutex<HashMap<String, broadcast::Sender<Came>>>;
 
 /// What a call is made for.
 struct Asking<'a> {
@@ -51,6 +53,13 @@ struct Asking<'a> {
     key: String,
     url: String,
     deadline: Instant,
+}
+
+impl Asking<'_> {
+    /// How old the answer of somebody else's call may be when it is asked for.
+    fn shared_for(&self) -> Duration {
+        self.route.cache.ttl.max(MOMENT)
+    }
 }
 
 impl ProxyChannel {
@@ -101,22 +110,27 @@ impl ProxyChannel {
                 let under_way = UnderWay { calls: &self.calls, key: Some(&asking.key) };
                 let came = self.share_with_nodes(asking, before).await;
                 under_way.tell(&came);
-                came
+                came.outcome
             }
             Some(mut theirs) => {
+                let asked_at = self.clock.now();
                 // An error means that whoever made the call is gone without a word.
                 let told = timeout_at(asking.deadline, theirs.recv()).await;
-                told.ok().and_then(Result::ok).map_or_else(
-                    || fault(FaultKind::Timeout, "the same call, made for another job, did not end"),
-                    shared,
-                )
+                match told.ok().and_then(Result::ok) {
+                    // Whoever keeps it took its time.
+                    Some(came) if came.at + asking.shared_for() < asked_at => {
+                        fault(FaultKind::Shared, "the same call, made for another job, was answered too long ago")
+                    }
+                    Some(came) => shared(came.outcome, self.clock.now().since(came.at)),
+                    None => fault(FaultKind::Timeout, "the same call, made for another job, did not end"),
+                }
             }
         }
     }
 
     /// The same among nodes: one makes the call, the others wait for its answer to be kept. Nobody makes a call after
     /// waiting: the tick that this attempt had is over, and another job has the present one.
-    async fn share_with_nodes(&self, asking: &Asking<'_>, before: Option<Time>) -> Outcome {
+    async fn share_with_nodes(&self, asking: &Asking<'_>, before: Option<Time>) -> Came {
         let (key, id) = (asking.key.as_str(), asking.claimed.job.id);
         let lasts = self.clock.until(asking.deadline) + CALL_MARGIN;
         let asked_at = self.clock.now();
@@ -132,7 +146,7 @@ impl ProxyChannel {
         }
         loop {
             if timeout_at(asking.deadline, tokio::time::sleep(LOOK_EVERY)).await.is_err() {
-                return fault(FaultKind::Timeout, "the same call, made by another node, did not end");
+                return self.now(fault(FaultKind::Timeout, "the same call, made by another node, did not end"));
             }
             // Asked first: an answer is kept before its call counts as over.
             let is_over = self.store.begin_call(key, id, lasts).await.unwrap_or(false);
@@ -142,44 +156,57 @@ impl ProxyChannel {
             match self.kept(key).await {
                 // A node that stood still may keep what has grown old since.
                 Some((answer, age))
-                    if before != Some(answer.stored_at) && asked_at <= answer.stored_at + asking.route.cache.ttl =>
+                    if before != Some(answer.stored_at) && asked_at <= answer.stored_at + asking.shared_for() =>
                 {
-                    return again(&answer, age, None);
+                    return Came { at: answer.stored_at, outcome: again(&answer, age, None) };
                 }
                 _ if is_over => {
-                    return fault(FaultKind::Shared, "the same call, made by another node, brought no answer to keep");
+                    let message = "the same call, made by another node, brought no answer to keep";
+                    return self.now(fault(FaultKind::Shared, message));
                 }
                 _ => {}
             }
         }
     }
 
-    async fn call(&self, asking: &Asking<'_>) -> Outcome {
+    async fn call(&self, asking: &Asking<'_>) -> Came {
         let request = match request(asking) {
             Ok(request) => request,
-            Err(message) => return fault(FaultKind::Invalid, message),
+            Err(message) => return self.now(fault(FaultKind::Invalid, message)),
         };
-        let came = outcome(self.client.call(request, asking.deadline).await, self.clock.now());
+        let answered = self.client.call(request, asking.deadline).await;
+        let came = self.now(outcome(answered, self.clock.now()));
         let keep = asking.route.keep();
-        if let Outcome::Answer(answer) = &came
+        if let Outcome::Answer(answer) = &came.outcome
             && answer.status.is_success()
             && !keep.is_zero()
-            && let Err(error) = self.store.cache(&asking.key, self.to_keep(answer), keep).await
+            && let Err(error) = self.store.cache(&asking.key, to_keep(answer, came.at), keep).await
         {
             tracing::debug!(errorReason = %error, "An answer could not be kept");
         }
         came
     }
 
-    fn to_keep(&self, answer: &Answer) -> StoredAnswer {
-        let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        StoredAnswer {
-            stored_at: self.clock.now(),
-            status: answer.status.as_u16(),
-            content_type,
-            body: Body(answer.body.clone()),
-            truncated: answer.truncated,
-        }
+    fn now(&self, outcome: Outcome) -> Came {
+        Came { at: self.clock.now(), outcome }
+    }
+}
+
+/// What came of a call, and when.
+#[derive(Clone, Debug)]
+struct Came {
+    at: Time,
+    outcome: Outcome,
+}
+
+fn to_keep(answer: &Answer, at: Time) -> StoredAnswer {
+    let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    StoredAnswer {
+        stored_at: at,
+        status: answer.status.as_u16(),
+        content_type,
+        body: Body(answer.body.clone()),
+        truncated: answer.truncated,
     }
 }
 
@@ -192,14 +219,14 @@ struct UnderWay<'a> {
 
 impl UnderWay<'_> {
     /// Nobody joins a call that has ended, so that all who did hear of it.
-    fn tell(mut self, came: &Outcome) {
+    fn tell(mut self, came: &Came) {
         if let Some(tell) = self.end() {
             // An error means that nobody waits.
             drop(tell.send(came.clone()));
         }
     }
 
-    fn end(&mut self) -> Option<broadcast::Sender<Outcome>> {
+    fn end(&mut self) -> Option<broadcast::Sender<Came>> {
         self.calls.lock().remove(self.key.take()?)
     }
 }
@@ -231,10 +258,10 @@ fn again(stored: &StoredAnswer, age: Duration, instead_of: Option<Outcome>) -> O
 }
 
 /// What a call that was made for another job means here: nobody was called for this one.
-fn shared(came: Outcome) -> Outcome {
+fn shared(came: Outcome, age: Duration) -> Outcome {
     match came {
         Outcome::Answer(answer) if answer.status.is_success() => {
-            Outcome::Cached(Box::new(Cached { answer, age: Duration::ZERO, instead_of: None }))
+            Outcome::Cached(Box::new(Cached { answer, age, instead_of: None }))
         }
         Outcome::Cached(cached) => Outcome::Cached(cached),
         failed => {
