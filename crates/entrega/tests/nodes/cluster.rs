@@ -144,9 +144,9 @@ pub async fn eventually<T>(limit: Duration, what: &str, mut ask: impl AsyncFnMut
 }
 
 /// Runs a test for a minute at most.
-pub async fn bounded(test: impl Future<Output = ()>) {
+pub async fn bounded<T>(test: impl Future<Output = T>) -> T {
     let ended = tokio::time::timeout(TEST_MAX, Box::pin(test)).await;
-    assert!(ended.is_ok(), "the test still runs after {} s", TEST_MAX.as_secs());
+    ended.unwrap_or_else(|_| panic!("the test still runs after {} s", TEST_MAX.as_secs()))
 }
 
 /// Tests that keep every core busy, or measure moments, run one after the other: held until dropped, over all
