@@ -43,31 +43,31 @@ pub enum Transition {
     },
 }
 
-/// How often a job was tried, the last time included.
+/// The attempts of a job, the last one included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tries {
-    /// All of them.
+pub struct Attempts {
+    /// All of them: the number of the last.
     pub all: u32,
-    /// Its attempts: without those that only waited for its destination.
-    pub attempts: u32,
+    /// Without those before it that called nobody, because the job waited for its destination.
+    pub counted: u32,
 }
 
-impl Tries {
-    /// That number `number` (from 1) came after these; an operator who unblocks a job has it count from 1 again.
-    pub fn after(history: &[Attempt], number: u32) -> Tries {
+impl Attempts {
+    /// Number `number` (from 1) came after these; an operator who unblocks a job has it count from 1 again.
+    pub fn after(history: &[Attempt], number: u32) -> Attempts {
         let mut next = number;
         let since_one =
-            history.iter().rev().take_while(|tried| tried.number < std::mem::replace(&mut next, tried.number));
-        let attempts = since_one.filter(|tried| FaultKind::is_attempt(&tried.code)).count();
-        Tries { all: number, attempts: u32::try_from(attempts).unwrap_or(u32::MAX).saturating_add(1) }
+            history.iter().rev().take_while(|earlier| earlier.number < std::mem::replace(&mut next, earlier.number));
+        let earlier = since_one.filter(|earlier| FaultKind::counts(&earlier.code)).count();
+        Attempts { all: number, counted: u32::try_from(earlier).unwrap_or(u32::MAX).saturating_add(1) }
     }
 }
 
-/// Decides about a job of so many tries, the last of which ended with `outcome`. `chance` is uniform in 0..1.
+/// Decides about a job whose last attempt ended with `outcome`. `chance` is uniform in 0..1.
 pub fn decide(
     now: Time,
     policy: &LanePolicy,
-    tries: Tries,
+    attempts: Attempts,
     expires: Time,
     outcome: &Outcome,
     chance: f64,
@@ -83,9 +83,9 @@ pub fn decide(
         Verdict::Success | Verdict::Retry => {}
     }
     // Waiting for what is down uses up nothing, however long it takes.
-    let is_attempt = FaultKind::is_attempt(&failure.code);
-    let number = if is_attempt { tries.attempts } else { tries.all };
-    let has_more = !is_attempt || tries.attempts < policy.retry.attempts;
+    let counts = FaultKind::counts(&failure.code);
+    let number = if counts { attempts.counted } else { attempts.all };
+    let has_more = !counts || attempts.counted < policy.retry.attempts;
     let at = now + wait(policy, number, outcome, chance);
     if has_more && at < expires {
         return Transition::Retry { at, failure };
@@ -128,8 +128,8 @@ mod tests {
         })
     }
 
-    fn attempt(number: u32) -> Tries {
-        Tries { all: number, attempts: number }
+    fn attempt(number: u32) -> Attempts {
+        Attempts { all: number, counted: number }
     }
 
     fn decided(number: u32, outcome: &Outcome) -> Transition {
@@ -144,28 +144,28 @@ mod tests {
     #[test]
     fn what_waits_for_its_destination_uses_up_no_attempt() {
         let history = [tried(1, "http_503"), tried(7, "breaker_aberto"), tried(8, "http_503"), tried(20, "requeued")];
-        let tries = Tries::after(&history, 21);
-        assert_eq!(tries, Tries { all: 21, attempts: 3 });
+        let attempts = Attempts::after(&history, 21);
+        assert_eq!(attempts, Attempts { all: 21, counted: 3 });
         let policy = LanePolicy::connector();
         for kind in [FaultKind::BreakerOpen, FaultKind::Requeued] {
             let down = Outcome::Fault(Fault { kind, message: "it is down".into() });
-            let Transition::Retry { at, .. } = decide(NOW, &policy, tries, Time::NEVER, &down, 0.5) else {
+            let Transition::Retry { at, .. } = decide(NOW, &policy, attempts, Time::NEVER, &down, 0.5) else {
                 panic!("a job waits for as long as it takes")
             };
             assert_eq!(at, NOW + Duration::from_secs(60), "longer each time, up to the longest backoff");
             let soon = NOW + Duration::from_secs(30);
-            assert!(matches!(decide(NOW, &policy, tries, soon, &down, 0.5), Transition::DeadLetter { .. }));
+            assert!(matches!(decide(NOW, &policy, attempts, soon, &down, 0.5), Transition::DeadLetter { .. }));
         }
         let throttled = Outcome::Fault(Fault { kind: FaultKind::Throttled, message: "no turn".into() });
-        assert!(matches!(decide(NOW, &policy, tries, Time::NEVER, &throttled, 0.5), Transition::DeadLetter { .. }));
+        assert!(matches!(decide(NOW, &policy, attempts, Time::NEVER, &throttled, 0.5), Transition::DeadLetter { .. }));
     }
 
     #[test]
     fn an_operator_who_unblocks_a_job_has_it_count_from_one_again() {
         let history = [tried(1, "http_503"), tried(2, "http_503"), tried(1, "http_503")];
-        assert_eq!(Tries::after(&history, 2), attempt(2));
-        assert_eq!(Tries::after(&history[..2], 1), attempt(1));
-        assert_eq!(Tries::after(&[], 1), attempt(1));
+        assert_eq!(Attempts::after(&history, 2), attempt(2));
+        assert_eq!(Attempts::after(&history[..2], 1), attempt(1));
+        assert_eq!(Attempts::after(&[], 1), attempt(1));
     }
 
     #[test]

@@ -162,11 +162,11 @@ impl FaultKind {
         }
     }
 
-    /// Those that a job waits out: nobody was called, and it is none of its attempts.
+    /// Those that a job waits out: nobody was called.
     const WAITED_OUT: [FaultKind; 2] = [FaultKind::BreakerOpen, FaultKind::Requeued];
 
-    /// Whether a try that ended so is one of a job's attempts; false if it only waited for its destination.
-    pub fn is_attempt(code: &str) -> bool {
+    /// Whether an attempt that ended with this code is one of those that a lane allows.
+    pub fn counts(code: &str) -> bool {
         FaultKind::WAITED_OUT.iter().all(|kind| kind.code() != code)
     }
 }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use entrega_core::decide::{Transition, Tries, decide};
+use entrega_core::decide::{Attempts, Transition, decide};
 use entrega_core::email::Mailed;
 use entrega_core::excerpt::excerpt;
 use entrega_core::job::{Attempt, Body, Job, Payload};
@@ -42,9 +42,9 @@ impl Engine {
         }
         let now = started_at + took;
         let policy = &*self.with_rules_of(&claimed.job, policy);
-        let tries = Tries::after(&claimed.history, claimed.attempt);
-        let transition = decide(now, policy, tries, claimed.expires, &outcome, self.chance.roll());
-        self.report(policy, &claimed, tries.attempts, &transition, now, took);
+        let attempts = Attempts::after(&claimed.history, claimed.attempt);
+        let transition = decide(now, policy, attempts, claimed.expires, &outcome, self.chance.roll());
+        self.report(policy, &claimed.job, attempts.counted, &transition, now, took);
         if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
             proxy.settled(&outcome, &transition);
         }
@@ -57,8 +57,7 @@ impl Engine {
         };
         let mut attempts = claimed.history;
         // However long a job waits for its destination, one line says so.
-        let waited_on = |tried: &mut Attempt| !FaultKind::is_attempt(&code) && !FaultKind::is_attempt(&tried.code);
-        attempts.pop_if(waited_on);
+        attempts.pop_if(|last| !FaultKind::counts(&code) && !FaultKind::counts(&last.code));
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = if claimed.past_breaker { Lesson::Apart } else { lesson(&outcome, &transition, now) };
         let job = claimed.job;
@@ -95,16 +94,7 @@ impl Engine {
         }
     }
 
-    fn report(
-        &self,
-        policy: &LanePolicy,
-        claimed: &ClaimedJob,
-        attempt: u32,
-        transition: &Transition,
-        now: Time,
-        took: Duration,
-    ) {
-        let job = &claimed.job;
+    fn report(&self, policy: &LanePolicy, job: &Job, attempt: u32, transition: &Transition, now: Time, took: Duration) {
         let outcome = match transition {
             Transition::Done => AttemptOutcome::Success,
             Transition::Retry { .. } => AttemptOutcome::Retry,

@@ -1,20 +1,22 @@
 //! The plan of a run: what a seed says about lanes, callers, faults and ends of the process.
 //! Invariant: a plan follows from its seed alone. After `heal_at` nothing fails any more.
 //! Never: looks at what happens in the run.
+//!
+//! # Layout
+//! - here: lanes, nodes, faults, operators; `wishes`: who comes, and what for
+
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use entrega::events::{EVENTS_LANE, WEBHOOK_LANE};
 use entrega::intake::NewJob;
 use entrega::store::ConnectorLimits;
 use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
-use entrega_core::email::{Email, Mailbox};
-use entrega_core::job::{Body, Payload, Priority, ProxyCall};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::throttle::Rate;
@@ -22,7 +24,7 @@ use entrega_core::time::Time;
 
 use crate::api::{self, CONNECTOR_LANE};
 use crate::drift::Drift;
-use crate::route::{Keeping, PARAM, PROXY_LANE};
+use crate::route::{Keeping, PROXY_LANE};
 
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
@@ -34,8 +36,6 @@ const LIVES_MAX: usize = 4;
 /// Half of what a clock is set by at most.
 const DRIFT_MS_MAX: i64 = 30_000;
 const TENANTS: u32 = 5;
-/// What is asked of the proxy, over and over.
-const QUESTIONS: u32 = 3;
 /// Of these tenants somebody hears what becomes of their mails.
 const TENANTS_LISTENING: u32 = 2;
 
@@ -179,16 +179,7 @@ impl Plan {
             4..6 => End::Cut { polls: rng.u64(20..1_500) },
             _ => End::Crash { points: rng.u64(5..250) },
         };
-        let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();
-        if rng.u32(0..3) == 0 {
-            burst(rng, &mut wishes);
-        }
-        if rng.u32(0..3) == 0 {
-            questions(rng, &mut wishes);
-        }
-        if rng.u32(0..3) == 0 {
-            calls(rng, &mut wishes);
-        }
+        let wishes = wishes::draw(rng);
         let nodes = nodes(rng);
         let mut ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
         if nodes.len() > 1 {
@@ -374,105 +365,4 @@ fn orders(rng: &mut fastrand::Rng, early_replay: Option<Time>) -> Vec<(Time, Ord
         orders.push((at, Order::Discard));
     }
     orders
-}
-
-fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
-    let lane = match rng.u32(0..14) {
-        0..4 => CALLS_LANE,
-        4..6 => DOWN_LANE,
-        6..8 => PACED_LANE,
-        8..10 => MAIL_LANE,
-        10..12 => CONNECTOR_LANE,
-        _ => PROXY_LANE,
-    };
-    let payload = match lane {
-        PROXY_LANE => Payload::Proxy(question(rng.u32(0..QUESTIONS))),
-        CONNECTOR_LANE => Payload::Connector(Box::new(api::call(number))),
-        MAIL_LANE => Payload::Email(Box::new(mail(number))),
-        _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
-    };
-    // Some come together, so that there is a queue to take turns in.
-    let at_ms = rng.u64(0..CALLERS_MS);
-    let at_ms = if rng.bool() { at_ms / 2_000 * 2_000 } else { at_ms };
-    let key = (rng.u32(0..3) == 0).then(|| format!("key-{number}"));
-    Wish {
-        at: START + ms(at_ms),
-        tenant: tenant_name(rng.u32(0..TENANTS)),
-        key: key.clone(),
-        waits: rng.bool(),
-        job: NewJob {
-            lane: lane_name(lane),
-            priority: Priority::ALL[rng.usize(0..3)],
-            payload,
-            labels: BTreeMap::new(),
-            ttl: (rng.u32(0..4) == 0).then(|| ms(rng.u64(100..4_000))),
-            delay: if rng.u32(0..4) == 0 { ms(rng.u64(1..2_000)) } else { Duration::ZERO },
-            idempotency_key: key,
-        },
-    }
-}
-
-fn question(number: u32) -> ProxyCall {
-    ProxyCall { params: BTreeMap::from([(PARAM.into(), format!("q{number}"))]) }
-}
-
-/// Many ask the same few questions at once.
-fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
-    let at = START + ms(rng.u64(0..CALLERS_MS));
-    for number in 0..rng.u32(6..16) {
-        let mut wish = wish(rng, first + number);
-        wish.at = at + ms(rng.u64(0..1_500));
-        wish.job.lane = lane_name(PROXY_LANE);
-        wish.job.payload = Payload::Proxy(question(rng.u32(0..QUESTIONS)));
-        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
-        wishes.push(wish);
-    }
-}
-
-/// Many call the API at once.
-fn calls(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
-    let at = START + ms(rng.u64(0..CALLERS_MS));
-    for number in first..first + rng.u32(6..16) {
-        let mut wish = wish(rng, number);
-        wish.at = at + ms(rng.u64(0..1_000));
-        wish.job.lane = lane_name(CONNECTOR_LANE);
-        wish.job.payload = Payload::Connector(Box::new(api::call(number)));
-        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
-        wishes.push(wish);
-    }
-}
-
-/// One tenant wants much at once, another a little: they must take turns.
-fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
-    let at = START + ms(rng.u64(0..CALLERS_MS));
-    for number in 0..14 {
-        let mut wish = wish(rng, first + number);
-        wish.tenant = tenant_name(if number < 10 { 3 } else { 4 });
-        wish.at = at;
-        wish.job.lane = lane_name(CALLS_LANE);
-        wish.job.payload = Payload::Opaque(Body(Bytes::from_static(b"burst")));
-        (wish.job.priority, wish.job.delay, wish.job.ttl) = (Priority::Normal, Duration::ZERO, None);
-        wishes.push(wish);
-    }
-}
-
-fn mail(number: u32) -> Email {
-    let mailbox = |address: String| Mailbox { name: None, address };
-    Email {
-        from: mailbox("gateway@example.com".into()),
-        reply_to: None,
-        to: vec![mailbox(format!("somebody{number}@example.com"))],
-        cc: Vec::new(),
-        bcc: Vec::new(),
-        subject: format!("wish {number}"),
-        text: Some("hello".into()),
-        html: None,
-        attachments: Vec::new(),
-        headers: Vec::new(),
-        accepted: Vec::new(),
-        events: 0,
-    }
 }

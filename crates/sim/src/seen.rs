@@ -2,7 +2,7 @@
 //! Invariant: comes from the disk and from what is claimed; the store is not asked.
 
 use entrega::store::ClaimedJob;
-use entrega_core::decide::Tries;
+use entrega_core::decide::Attempts;
 use entrega_core::job::{Attempt, JobState, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::FaultKind;
@@ -95,8 +95,8 @@ impl Seen {
             _ if !self.in_lane => Err(("no_double_settle", "is in somebody's hands or ended".into())),
             _ if now < self.due => Err(("never_early", "is not due".into())),
             _ if now >= self.expires => Err(("ttl_respected", "is past its time to live".into())),
-            _ if Tries::after(&job.history, job.attempt).attempts > policy.retry.attempts => {
-                Err(("attempts_bounded", format!("gets try {} of {} attempts", job.attempt, policy.retry.attempts)))
+            _ if Attempts::after(&job.history, job.attempt).counted > policy.retry.attempts => {
+                Err(("attempts_bounded", format!("gets attempt {} of {}", job.attempt, policy.retry.attempts)))
             }
             _ if job.attempt != self.settled + 1 || job.history.len() != self.history => {
                 Err(("attempts_bounded", format!("gets attempt {} after {} settled ones", job.attempt, self.settled)))
@@ -107,5 +107,5 @@ impl Seen {
 }
 
 fn waits_on(history: &[Attempt]) -> bool {
-    history.last().is_some_and(|tried| !FaultKind::is_attempt(&tried.code))
+    history.last().is_some_and(|last| !FaultKind::counts(&last.code))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use entrega_call::{
     Answer, CallError, Clock, Gates, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy, SharedGate,
-    SharedTurns, Stopped, Turn,
+    SharedTurns, Stopped, ThrottleGate, Turn,
 };
 use entrega_core::outcome::Lesson;
 
@@ -51,8 +51,14 @@ impl SharedGate for Stubborn {
 /// Calls once through a gate, waiting for two seconds and then going anyway: how that ended, after how many attempts and
 /// how long.
 async fn call_through(gate: Stubborn) -> (Result<(), Stopped>, u32, Duration) {
+    call_through_both(None, gate).await
+}
+
+/// The same, with a throttle of this process before it.
+async fn call_through_both(throttle: Option<ThrottleGate>, gate: Stubborn) -> (Result<(), Stopped>, u32, Duration) {
     let shared = Arc::new(SharedTurns::new(Arc::new(gate), Clock::starting_at(START)));
     let gates = Gates {
+        throttle,
         shared: Some(shared),
         throttle_wait_max: SECOND * 2,
         on_throttle_timeout: OnThrottleTimeout::Proceed,
@@ -80,6 +86,15 @@ async fn whoever_waited_long_enough_goes_although_the_gate_does_not_answer() {
     assert_eq!(call_through(silent).await, (Ok(()), 1, SECOND * 4));
     let full = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::Given), hears: true };
     assert_eq!(call_through(full).await, (Ok(()), 1, SECOND * 2));
+}
+
+/// Whoever waited at the one for as long as it may waited as long again at the other.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_at_two_gates_than_at_one() {
+    let throttle = ThrottleGate::new(1, SECOND * 3600, Clock::starting_at(START));
+    throttle.wait(Duration::ZERO).await;
+    let full = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::Given), hears: true };
+    assert_eq!(call_through_both(Some(throttle), full).await, (Ok(()), 1, SECOND * 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -178,6 +178,20 @@ impl Gate {
         hold.map_or(Way::Through, Way::Held)
     }
 
+    /// Lets a call start that is no job, or says what holds it. One that waits no longer for its turn is held by a
+    /// destination that is down, or asked for a pause, only.
+    pub fn call(&mut self, now: Time, waits: bool) -> Option<Hold> {
+        let held = match self.way(now, 0) {
+            Way::Held(hold) => Some(hold),
+            Way::Through | Way::Past => None,
+        };
+        let held = held.filter(|hold| waits || matches!(hold.gate, GateKind::Breaker | GateKind::RetryAfter));
+        if held.is_none() {
+            self.start(now, JobId::MIN);
+        }
+        held
+    }
+
     /// Records the start of a job.
     pub fn start(&mut self, now: Time, id: JobId) {
         self.last = Some(id);

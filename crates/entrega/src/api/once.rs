@@ -12,6 +12,7 @@ use entrega_core::name::TenantName;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::task::JoinHandle;
 
 use super::Api;
 use super::body;
@@ -110,19 +111,12 @@ pub(super) async fn once<A: Serialize>(
             // Without an answer nothing is known to have happened; the caller may try again at once.
             let whole = answered.as_ref().ok().filter(|kept| kept.is_whole);
             let kept = whole.map(|kept| serde_json::to_vec(kept).expect("answers are JSON"));
-            if let Some(once) = mark.once.take() {
-                // Whether or not the caller stays; and a store that does not answer keeps nobody from the answer.
-                let keeping = tokio::spawn(keep(api.clone(), tenant.clone(), once, kept));
-                drop(tokio::time::timeout(KEEP_MAX, keeping).await);
+            if let Some(ending) = mark.end(kept) {
+                // A store that does not answer keeps nobody from the answer.
+                drop(tokio::time::timeout(KEEP_MAX, ending).await);
             }
             answered.map(Kept::response)
         }
-    }
-}
-
-async fn keep(api: Arc<Api>, tenant: TenantName, once: Once, answer: Option<Vec<u8>>) {
-    if let Err(error) = api.engine.store.end_request(&tenant, &once, answer).await {
-        tracing::warn!(errorReason = %error, "An answer could not be kept under its idempotency key");
     }
 }
 
@@ -148,14 +142,21 @@ struct Mark {
     once: Option<Once>,
 }
 
+impl Mark {
+    /// Keeps the answer under the key, or frees it; that is done whether or not anybody waits for it.
+    fn end(&mut self, answer: Option<Vec<u8>>) -> Option<JoinHandle<()>> {
+        let once = self.once.take()?;
+        let (api, tenant) = (self.api.clone(), self.tenant.clone());
+        Some(tokio::spawn(async move {
+            if let Err(error) = api.engine.store.end_request(&tenant, &once, answer).await {
+                tracing::warn!(errorReason = %error, "An idempotency key stays taken until its time is up");
+            }
+        }))
+    }
+}
+
 impl Drop for Mark {
     fn drop(&mut self) {
-        let Some(once) = self.once.take() else { return };
-        let (api, tenant) = (self.api.clone(), self.tenant.clone());
-        tokio::spawn(async move {
-            if let Err(error) = api.engine.store.end_request(&tenant, &once, None).await {
-                tracing::warn!(errorReason = %error, "A key whose caller went away is not free before its time is up");
-            }
-        });
+        drop(self.end(None));
     }
 }

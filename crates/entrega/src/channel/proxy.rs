@@ -52,14 +52,20 @@ struct Asking<'a> {
     route: &'a Route,
     key: String,
     url: String,
+    asked_at: Time,
     deadline: Instant,
 }
 
 impl Asking<'_> {
-    /// How old the answer of somebody else's call may be when it is asked for.
-    fn shared_for(&self) -> Duration {
-        self.route.cache.ttl.max(MOMENT)
+    /// Whether the answer of somebody else's call, which came at a moment, answers this question too.
+    fn may_share(&self, came_at: Time) -> bool {
+        is_young(came_at, self.asked_at, self.route.cache.ttl)
     }
+}
+
+/// Whoever keeps an answer may take long over it: one that was too old when the question came is not shared.
+fn is_young(came_at: Time, asked_at: Time, ttl: Duration) -> bool {
+    asked_at <= came_at + ttl.max(MOMENT)
 }
 
 impl ProxyChannel {
@@ -113,15 +119,13 @@ impl ProxyChannel {
                 came.outcome
             }
             Some(mut theirs) => {
-                let asked_at = self.clock.now();
                 // An error means that whoever made the call is gone without a word.
                 let told = timeout_at(asking.deadline, theirs.recv()).await;
                 match told.ok().and_then(Result::ok) {
-                    // Whoever keeps it took its time.
-                    Some(came) if came.at + asking.shared_for() < asked_at => {
+                    Some(came) if asking.may_share(came.at) => shared(came.outcome, self.clock.now().since(came.at)),
+                    Some(_) => {
                         fault(FaultKind::Shared, "the same call, made for another job, was answered too long ago")
                     }
-                    Some(came) => shared(came.outcome, self.clock.now().since(came.at)),
                     None => fault(FaultKind::Timeout, "the same call, made for another job, did not end"),
                 }
             }
@@ -133,7 +137,6 @@ impl ProxyChannel {
     async fn share_with_nodes(&self, asking: &Asking<'_>, before: Option<Time>) -> Came {
         let (key, id) = (asking.key.as_str(), asking.claimed.job.id);
         let lasts = self.clock.until(asking.deadline) + CALL_MARGIN;
-        let asked_at = self.clock.now();
         // Where nothing is kept there is nothing to wait for. A cache that cannot be written shares nothing.
         let is_shared = !asking.route.keep().is_zero();
         if !is_shared || self.store.begin_call(key, id, lasts).await.unwrap_or(true) {
@@ -154,10 +157,7 @@ impl ProxyChannel {
                 drop(self.store.end_call(key, id).await);
             }
             match self.kept(key).await {
-                // A node that stood still may keep what has grown old since.
-                Some((answer, age))
-                    if before != Some(answer.stored_at) && asked_at <= answer.stored_at + asking.shared_for() =>
-                {
+                Some((answer, age)) if before != Some(answer.stored_at) && asking.may_share(answer.stored_at) => {
                     return Came { at: answer.stored_at, outcome: again(&answer, age, None) };
                 }
                 _ if is_over => {
@@ -316,6 +316,26 @@ impl Channel for ProxyChannel {
             return fault(FaultKind::Invalid, "its route has no upstream any more");
         };
         let key = route.cache_key(&question.params);
-        self.answer(&Asking { claimed, route, key, url, deadline }).await
+        self.answer(&Asking { claimed, route, key, url, asked_at: self.clock.now(), deadline }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A question joined a call whose answer had come long before and was still being kept, and was told that it was new.
+    #[test]
+    fn an_answer_that_was_too_old_when_the_question_came_is_not_shared() {
+        let (came_at, second) = (Time::from_millis(60_000), Duration::from_secs(1));
+        for (asked_at, ttl, is_shared) in [
+            (came_at - second, Duration::ZERO, true),
+            (came_at + MOMENT, Duration::ZERO, true),
+            (came_at + second, Duration::ZERO, false),
+            (came_at + second, second, true),
+            (came_at + second * 2, second, false),
+        ] {
+            assert_eq!(is_young(came_at, asked_at, ttl), is_shared, "{asked_at:?} {ttl:?}");
+        }
     }
 }

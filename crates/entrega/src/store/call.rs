@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_core::job::Body;
-use entrega_core::lane::GateKind;
+use entrega_core::lane::{GateKind, Hold};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -42,6 +42,13 @@ pub enum Passing {
     Through,
     /// Not now: which gate, and for how long, where that is known.
     Held(GateKind, Option<Duration>),
+}
+
+impl Passing {
+    /// What holds a call at `now`, if anything does.
+    pub fn of(now: Time, hold: Option<Hold>) -> Passing {
+        hold.map_or(Passing::Through, |hold| Passing::Held(hold.gate, hold.until.map(|until| until.since(now))))
+    }
 }
 
 /// What is known of a request that must happen once.

@@ -12,6 +12,19 @@ async fn two_nodes(redis: &RedisServer, config: &str) -> [Gateway; 2] {
     [Gateway::on(&redis.url(), config).await, Gateway::on(&redis.url(), config).await]
 }
 
+/// Puts one question so often, at both nodes in turn; one call is under way then, and all wait for it.
+async fn ask_while_it_hangs(nodes: &[Gateway; 2], upstream: &Upstream, times: usize) -> Vec<String> {
+    upstream.is(Mood::Hangs);
+    let mut ids = Vec::new();
+    for number in 0..times {
+        ids.push(ask(&nodes[number % 2], &cpf(1), "normal").await);
+    }
+    upstream.wait_for(1).await;
+    // reason: the others have their ticks by then, and wait for the call under way.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    ids
+}
+
 #[tokio::test]
 async fn two_nodes_never_call_twice_in_one_tick() {
     if redis::is_left_out() {
@@ -41,14 +54,7 @@ async fn equal_questions_at_two_nodes_make_one_call_and_an_answer_serves_both() 
     }
     let (redis, upstream) = (RedisServer::start(&[]), Upstream::start().await);
     let nodes = two_nodes(&redis, &config(&upstream, "", "cadence = { initial = \"5ms\" }\nttl = \"1h\"")).await;
-    upstream.is(Mood::Hangs);
-    let mut ids = Vec::new();
-    for number in 0..8 {
-        ids.push(ask(&nodes[number % 2], &cpf(1), "normal").await);
-    }
-    upstream.wait_for(1).await;
-    // reason: the others have their ticks by then, and wait for the call under way.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let ids = ask_while_it_hangs(&nodes, &upstream, 8).await;
     upstream.is(Mood::Well);
     for id in &ids {
         assert_eq!(ended(&nodes[1], id).await["result"]["body"], r#"{"call":1,"score":700}"#);
@@ -71,14 +77,7 @@ async fn a_call_that_fails_fails_for_equal_questions_at_the_other_node() {
     }
     let (redis, upstream) = (RedisServer::start(&[]), Upstream::start().await);
     let nodes = two_nodes(&redis, &config(&upstream, "", "cadence = { initial = \"5ms\" }\nttl = \"1h\"")).await;
-    upstream.is(Mood::Hangs);
-    let mut ids = Vec::new();
-    for number in 0..6 {
-        ids.push(ask(&nodes[number % 2], &cpf(1), "normal").await);
-    }
-    upstream.wait_for(1).await;
-    // reason: the others have their ticks by then, and wait for the call under way.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let ids = ask_while_it_hangs(&nodes, &upstream, 6).await;
     upstream.is(Mood::Says(503));
     for id in &ids {
         assert_eq!(ended(&nodes[1], id).await["state"], "dlq");

@@ -1,7 +1,7 @@
 //! What waits for an operator: blocked jobs and paused lanes.
 
 use entrega::store::ChangeError;
-use entrega_core::decide::{Transition, Tries, decide};
+use entrega_core::decide::{Attempts, Transition, decide};
 use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{GateKind, Hold};
 use entrega_core::outcome::{Fault, FaultKind, Outcome};
@@ -19,8 +19,14 @@ pub(crate) async fn out_of_attempts_blocks_where_the_lane_says_so(f: &Fixture) {
     let outcome = Outcome::Fault(Fault { kind: FaultKind::Timeout, message: "no answer within 10s".into() });
     for _ in 0..policy.retry.attempts {
         let claimed = f.claim_one("http").await;
-        let transition =
-            decide(f.now(), &policy, Tries::after(&claimed.history, claimed.attempt), claimed.expires, &outcome, 0.5);
+        let transition = decide(
+            f.now(),
+            &policy,
+            Attempts::after(&claimed.history, claimed.attempt),
+            claimed.expires,
+            &outcome,
+            0.5,
+        );
         if let Transition::Retry { at, .. } = transition {
             f.settle(claimed, transition).await;
             f.advance(at.since(f.now()));

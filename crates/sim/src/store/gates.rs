@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega::store::{GateKeeper, GateName, Passing, StoreError};
 use entrega_core::id::JobId;
-use entrega_core::lane::{Gate, GateKind, Hold, Way};
+use entrega_core::lane::{Gate, GateKind};
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::Scope;
 
@@ -14,20 +14,15 @@ use super::{SimStore, State, bent};
 use crate::bug::Bug;
 use crate::passes::Pass;
 
-/// What a store says that is out of reach.
-pub(super) fn unreachable() -> StoreError {
-    StoreError::Unreachable { reason: "the connection is lost".into() }
-}
-
 impl SimStore {
     /// Gets through to the gate: while the store is out of reach, some are told so and others wait.
     async fn come_to_gate(&self) -> Result<(), StoreError> {
         let life = &self.life;
-        life.reach().await;
         let is_patient = life.world.rng.lock().bool();
-        if !is_patient && life.world.plan.outage_until(life.moment()).is_some() {
-            return Err(unreachable());
+        if !is_patient {
+            self.get_through().await?;
         }
+        life.reach().await;
         life.wait_for_store().await;
         life.wait(life.latency()).await;
         life.reach().await;
@@ -56,20 +51,14 @@ impl GateKeeper for SimStore {
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
         self.come_to_gate().await?;
         let now = self.now();
-        let never_opens = self.has(Bug::GateNeverOpens);
-        let passing = self.at_gate(gate, |gate| match gate.way(now, 0) {
-            Way::Through | Way::Past => {
-                gate.start(now, JobId::MIN);
-                Passing::Through
+        let hold = self.at_gate(gate, |gate| {
+            let hold = gate.call(now, true);
+            if self.has(Bug::GateNeverOpens) && hold.is_some_and(|hold| hold.gate == GateKind::Breaker) {
+                gate.learn(now, JobId::MIN, Lesson::Slower(Some(Duration::from_hours(1))), Duration::ZERO);
             }
-            Way::Held(hold) => {
-                if never_opens && hold.gate == GateKind::Breaker {
-                    gate.learn(now, JobId::MIN, Lesson::Slower(Some(Duration::from_hours(1))), Duration::ZERO);
-                }
-                Passing::Held(hold.gate, hold.until.map(|until| until.since(now)))
-            }
+            hold
         });
-        let passing = passing.unwrap_or(Passing::Through);
+        let passing = Passing::of(now, hold.flatten());
         if passing == Passing::Through {
             self.life.world.witness.lock().passed(now, self.node, gate, Pass::Turn);
         }
@@ -80,18 +69,11 @@ impl GateKeeper for SimStore {
         let mut going = Going { store: self, gate, pass: Some(Pass::Uncounted) };
         self.come_to_gate().await?;
         let now = self.now();
-        let is_counted = !self.has(Bug::AnywayUncounted);
-        let passing = self.at_gate(gate, |gate| match gate.way(now, 0) {
-            Way::Held(Hold { gate: kind @ (GateKind::Breaker | GateKind::RetryAfter), until }) => {
-                Passing::Held(kind, until.map(|until| until.since(now)))
-            }
-            _ if is_counted => {
-                gate.start(now, JobId::MIN);
-                Passing::Through
-            }
-            _ => Passing::Through,
+        let hold = self.at_gate(gate, |gate| match self.has(Bug::AnywayUncounted) {
+            true => gate.clone().call(now, false),
+            false => gate.call(now, false),
         });
-        let passing = passing.unwrap_or(Passing::Through);
+        let passing = Passing::of(now, hold.flatten());
         going.pass = (passing == Passing::Through).then_some(Pass::Anyway);
         Ok(passing)
     }

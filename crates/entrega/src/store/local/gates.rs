@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::lane::{Gate, GateKind, Way};
+use entrega_core::lane::Gate;
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope};
@@ -54,32 +54,19 @@ impl Gates {
         by_name.get_mut(&gate.name).and_then(|(_, gate)| gate.as_mut()).map(act)
     }
 
-    /// Takes a start unless something holds it that may.
-    fn pass(&self, gate: &GateName, now: Time, may_hold: impl Fn(GateKind) -> bool) -> Passing {
-        let passing = self.with(gate, now, |gate| match gate.way(now, 0) {
-            Way::Held(hold) if may_hold(hold.gate) => {
-                Passing::Held(hold.gate, hold.until.map(|until| until.since(now)))
-            }
-            Way::Held(_) | Way::Through | Way::Past => {
-                gate.start(now, JobId::MIN);
-                Passing::Through
-            }
-        });
-        passing.unwrap_or(Passing::Through)
+    fn pass(&self, gate: &GateName, now: Time, waits: bool) -> Passing {
+        Passing::of(now, self.with(gate, now, |gate| gate.call(now, waits)).flatten())
     }
 }
 
 #[async_trait]
 impl GateKeeper for LocalStore {
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), |_| true))
+        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), true))
     }
 
     async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        Ok(self
-            .shared
-            .gates
-            .pass(gate, self.shared.clock.now(), |held_by| matches!(held_by, GateKind::Breaker | GateKind::RetryAfter)))
+        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), false))
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {

@@ -1,0 +1,134 @@
+//! Wishes: who comes, when, and what for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use entrega::intake::NewJob;
+use entrega_core::email::{Email, Mailbox};
+use entrega_core::job::{Body, Payload, Priority, ProxyCall};
+
+use super::{
+    CALLERS_MS, CALLS_LANE, DOWN_LANE, MAIL_LANE, PACED_LANE, START, TENANTS, Wish, lane_name, ms, tenant_name,
+};
+use crate::api::{self, CONNECTOR_LANE};
+use crate::route::{PARAM, PROXY_LANE};
+
+/// What is asked of the proxy, over and over.
+const QUESTIONS: u32 = 3;
+
+/// Some who come by themselves; in some runs, many at once besides.
+pub(super) fn draw(rng: &mut fastrand::Rng) -> Vec<Wish> {
+    let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();
+    if rng.u32(0..3) == 0 {
+        burst(rng, &mut wishes);
+    }
+    if rng.u32(0..3) == 0 {
+        questions(rng, &mut wishes);
+    }
+    if rng.u32(0..3) == 0 {
+        calls(rng, &mut wishes);
+    }
+    wishes
+}
+
+fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
+    let lane = match rng.u32(0..14) {
+        0..4 => CALLS_LANE,
+        4..6 => DOWN_LANE,
+        6..8 => PACED_LANE,
+        8..10 => MAIL_LANE,
+        10..12 => CONNECTOR_LANE,
+        _ => PROXY_LANE,
+    };
+    let payload = match lane {
+        PROXY_LANE => Payload::Proxy(question(rng.u32(0..QUESTIONS))),
+        CONNECTOR_LANE => Payload::Connector(Box::new(api::call(number))),
+        MAIL_LANE => Payload::Email(Box::new(mail(number))),
+        _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
+    };
+    // Some come together, so that there is a queue to take turns in.
+    let at_ms = rng.u64(0..CALLERS_MS);
+    let at_ms = if rng.bool() { at_ms / 2_000 * 2_000 } else { at_ms };
+    let key = (rng.u32(0..3) == 0).then(|| format!("key-{number}"));
+    Wish {
+        at: START + ms(at_ms),
+        tenant: tenant_name(rng.u32(0..TENANTS)),
+        key: key.clone(),
+        waits: rng.bool(),
+        job: NewJob {
+            lane: lane_name(lane),
+            priority: Priority::ALL[rng.usize(0..3)],
+            payload,
+            labels: BTreeMap::new(),
+            ttl: (rng.u32(0..4) == 0).then(|| ms(rng.u64(100..4_000))),
+            delay: if rng.u32(0..4) == 0 { ms(rng.u64(1..2_000)) } else { Duration::ZERO },
+            idempotency_key: key,
+        },
+    }
+}
+
+fn question(number: u32) -> ProxyCall {
+    ProxyCall { params: BTreeMap::from([(PARAM.into(), format!("q{number}"))]) }
+}
+
+/// Many ask the same few questions at once.
+fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in 0..rng.u32(6..16) {
+        let mut wish = wish(rng, first + number);
+        wish.at = at + ms(rng.u64(0..1_500));
+        wish.job.lane = lane_name(PROXY_LANE);
+        wish.job.payload = Payload::Proxy(question(rng.u32(0..QUESTIONS)));
+        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
+        wishes.push(wish);
+    }
+}
+
+/// Many call the API at once.
+fn calls(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in first..first + rng.u32(6..16) {
+        let mut wish = wish(rng, number);
+        wish.at = at + ms(rng.u64(0..1_000));
+        wish.job.lane = lane_name(CONNECTOR_LANE);
+        wish.job.payload = Payload::Connector(Box::new(api::call(number)));
+        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
+        wishes.push(wish);
+    }
+}
+
+/// One tenant wants much at once, another a little: they must take turns.
+fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
+    let first = wishes.len() as u32;
+    let at = START + ms(rng.u64(0..CALLERS_MS));
+    for number in 0..14 {
+        let mut wish = wish(rng, first + number);
+        wish.tenant = tenant_name(if number < 10 { 3 } else { 4 });
+        wish.at = at;
+        wish.job.lane = lane_name(CALLS_LANE);
+        wish.job.payload = Payload::Opaque(Body(Bytes::from_static(b"burst")));
+        (wish.job.priority, wish.job.delay, wish.job.ttl) = (Priority::Normal, Duration::ZERO, None);
+        wishes.push(wish);
+    }
+}
+
+fn mail(number: u32) -> Email {
+    let mailbox = |address: String| Mailbox { name: None, address };
+    Email {
+        from: mailbox("gateway@example.com".into()),
+        reply_to: None,
+        to: vec![mailbox(format!("somebody{number}@example.com"))],
+        cc: Vec::new(),
+        bcc: Vec::new(),
+        subject: format!("wish {number}"),
+        text: Some("hello".into()),
+        html: None,
+        attachments: Vec::new(),
+        headers: Vec::new(),
+        accepted: Vec::new(),
+        events: 0,
+    }
+}
