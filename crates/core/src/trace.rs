@@ -10,21 +10,43 @@ pub const TRACEPARENT: &str = "traceparent";
 impl Job {
     /// The trace it belongs to, 32 hexadecimal digits.
     pub fn trace_id(&self) -> String {
-        let given = self.labels.get(TRACEPARENT).and_then(|label| label.split('-').nth(1));
-        let is_id =
-            |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && *id != "0".repeat(32);
-        given.filter(is_id).map_or_else(|| format!("{:032x}", self.id_bits()), str::to_owned)
+        let mut text = String::with_capacity(32);
+        self.push_trace_id(&mut text);
+        text
     }
 
     /// What an attempt says of its trace: the trace, and itself as a part of it.
     pub fn traceparent(&self, attempt: u32) -> String {
         // A part must not be nought. An id's last bits are chance, and the lowest of them make room for the attempt.
-        let part = (self.id_bits() as u64) << 8 | u64::from(attempt.clamp(1, 255));
-        format!("00-{}-{part:016x}-01", self.trace_id())
+        let id_bits = u128::from_be_bytes(*self.id.as_bytes());
+        let part = (id_bits as u64) << 8 | u64::from(attempt.clamp(1, 255));
+        let mut text = String::with_capacity(55);
+        text.push_str("00-");
+        self.push_trace_id(&mut text);
+        text.push('-');
+        push_hex(&mut text, &part.to_be_bytes());
+        text.push_str("-01");
+        text
     }
 
-    fn id_bits(&self) -> u128 {
-        u128::from_be_bytes(*self.id.as_bytes())
+    fn push_trace_id(&self, text: &mut String) {
+        let given = self.labels.get(TRACEPARENT).and_then(|label| label.split('-').nth(1));
+        let is_id = |id: &&str| {
+            id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
+        };
+        match given.filter(is_id) {
+            Some(id) => text.push_str(id),
+            None => push_hex(text, self.id.as_bytes()),
+        }
+    }
+}
+
+/// Every attempt says its trace: this is several times as fast as formatting.
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    for byte in bytes {
+        text.push(DIGITS[usize::from(byte >> 4)]);
+        text.push(DIGITS[usize::from(byte & 15)]);
     }
 }
 
@@ -63,7 +85,8 @@ mod tests {
         assert_ne!(theirs.traceparent(1), theirs.traceparent(2), "an attempt is a part of its own");
         let own = job(None);
         assert_eq!(own.trace_id(), own.trace_id());
-        assert_eq!(own.traceparent(1).len(), given.len());
+        assert_eq!(own.trace_id(), "018bcfe5680000000000000000000011");
+        assert_eq!(own.traceparent(3), "00-018bcfe5680000000000000000000011-0000000000001103-01");
         for bad in ["", "junk", "00-xyz-1-01", "00-00000000000000000000000000000000-00f067aa0ba902b7-01"] {
             assert_eq!(job(Some(bad)).trace_id(), own.trace_id(), "{bad}");
         }

@@ -9,6 +9,7 @@ use entrega_core::id::JobId;
 use entrega_core::time::Time;
 
 use super::answer::Reader;
+use super::entry::Entry;
 use super::script::{Call, Verb};
 use super::{LaneCell, Shared};
 use crate::store::{ClaimedJob, StoreError};
@@ -23,13 +24,17 @@ const CALL_LEASES: usize = 500;
 const AFTER_ATTEMPT: Duration = Duration::from_secs(10);
 
 /// A lease on a job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Lease {
-    pub(super) token: u64,
+    /// As it was handed out.
+    pub(super) entry: Entry,
     /// When its attempt began, about; never for a job that lies ready.
     pub(super) claimed_at: Time,
     pub(super) renewed_at: Time,
 }
+
+/// A job, and under which token it is held.
+type Token = (JobId, u64);
 
 /// Renews leases until the store is dropped.
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
@@ -43,7 +48,8 @@ impl Shared {
     /// Gives all leases of this node back.
     pub(super) async fn release(&self, lane: &LaneCell) -> Result<(), StoreError> {
         drop(lane.ahead.drop_all());
-        let mut held: Vec<(JobId, Lease)> = lane.turns.leases.lock().drain().collect();
+        let mut held: Vec<Token> =
+            lane.turns.leases.lock().drain().map(|(id, lease)| (id, lease.entry.token())).collect();
         // What still waits to be settled was attempted: giving it back would send it again.
         held.retain(|(id, _)| !lane.settlements.is_settling(*id));
         self.give_back(lane, &held).await
@@ -53,7 +59,7 @@ impl Shared {
     pub(super) async fn give_back_ahead(&self, lane: &LaneCell) -> Result<(), StoreError> {
         let held: Vec<_> = {
             let mut leases = lane.turns.leases.lock();
-            lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?))).collect()
+            lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?.entry.token()))).collect()
         };
         self.give_back(lane, &held).await
     }
@@ -62,17 +68,17 @@ impl Shared {
     pub(super) async fn give_back_or_log(&self, lane: &LaneCell, stray: &[ClaimedJob]) {
         let held: Vec<_> = {
             let mut leases = lane.turns.leases.lock();
-            stray.iter().filter_map(|claimed| Some((claimed.job.id, leases.remove(&claimed.job.id)?))).collect()
+            let ids = stray.iter().map(|claimed| claimed.job.id);
+            ids.filter_map(|id| Some((id, leases.remove(&id)?.entry.token()))).collect()
         };
         if let Err(error) = self.give_back(lane, &held).await {
             tracing::warn!(lane = %lane.name, errorReason = %error, "Jobs could not be given back; they wait for their leases");
         }
     }
 
-    async fn give_back(&self, lane: &LaneCell, held: &[(JobId, Lease)]) -> Result<(), StoreError> {
+    async fn give_back(&self, lane: &LaneCell, held: &[Token]) -> Result<(), StoreError> {
         for some in held.chunks(CALL_LEASES) {
-            let pairs =
-                |call: Call| some.iter().fold(call, |call, (id, lease)| call.arg(id.as_bytes()).arg(lease.token));
+            let pairs = |call: Call| some.iter().fold(call, |call, (id, token)| call.arg(id.as_bytes()).arg(*token));
             self.change(lane, "release", pairs).await?;
         }
         Ok(())
@@ -94,18 +100,22 @@ impl Shared {
     /// Renews the leases that were last renewed so long ago.
     async fn renew(&self, lane: &LaneCell, age_min: Duration) -> Result<(), String> {
         let now = self.clock.now();
-        let old: Vec<(JobId, Lease)> = {
+        let old: Vec<Token> = {
             let leases = lane.turns.leases.lock();
             let is_old = |lease: &Lease| now.since(lease.renewed_at) >= age_min;
             let is_at_it = |lease: &Lease| now.since(lease.claimed_at) < lane.policy.timeout + AFTER_ATTEMPT;
             let is_wanted =
                 |id: &JobId, lease: &Lease| is_old(lease) && (is_at_it(lease) || lane.settlements.is_settling(*id));
-            leases.iter().filter(|(id, lease)| is_wanted(id, lease)).map(|(id, lease)| (*id, *lease)).collect()
+            leases
+                .iter()
+                .filter(|(id, lease)| is_wanted(id, lease))
+                .map(|(id, lease)| (*id, lease.entry.token()))
+                .collect()
         };
         for some in old.chunks(CALL_LEASES) {
             let length = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
             let call = Call::new(self, lane, Verb::Extend).arg(length);
-            let call = some.iter().fold(call, |call, (id, lease)| call.arg(id.as_bytes()).arg(lease.token));
+            let call = some.iter().fold(call, |call, (id, token)| call.arg(id.as_bytes()).arg(*token));
             let lost = call.make(self).await.map_err(|error| error.to_string())?;
             let lost = Reader("renewing leases").ids(lost).map_err(|error| error.to_string())?;
             self.note_renewed(lane, some, &lost, now);
@@ -113,10 +123,10 @@ impl Shared {
         Ok(())
     }
 
-    fn note_renewed(&self, lane: &LaneCell, asked: &[(JobId, Lease)], lost: &[JobId], now: Time) {
+    fn note_renewed(&self, lane: &LaneCell, asked: &[Token], lost: &[JobId], now: Time) {
         let mut leases = lane.turns.leases.lock();
-        for (id, lease) in asked {
-            let Some(kept) = leases.get_mut(id).filter(|kept| kept.token == lease.token) else { continue };
+        for (id, token) in asked {
+            let Some(kept) = leases.get_mut(id).filter(|kept| kept.entry.token() == *token) else { continue };
             kept.renewed_at = now;
             if lost.contains(id) {
                 leases.remove(id);

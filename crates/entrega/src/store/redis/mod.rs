@@ -18,6 +18,7 @@ mod answer;
 mod answers;
 mod changes;
 mod dead;
+mod entry;
 mod gates;
 mod jobs;
 mod leases;

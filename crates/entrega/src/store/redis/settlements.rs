@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::answer::micros;
 use super::script::Call;
+use super::turns::Turns;
 use super::{LaneCell, Shared, schema};
 use crate::store::records::{self, Ended};
 use crate::store::{Held, Settlement, StoreError};
@@ -80,15 +81,29 @@ pub(super) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Adds them to a call, the plain ones in few words.
-    pub(super) fn carry(&self, call: Call) -> Call {
-        let (plain, others): (Vec<&Sending>, Vec<&Sending>) = self.sent.iter().partition(|sending| sending.is_plain);
-        let mut heads = Vec::with_capacity(24 * plain.len());
-        for sending in &plain {
-            heads.extend_from_slice(sending.id.as_bytes());
-            heads.extend_from_slice(&(sending.token as f64).to_be_bytes());
+    /// Adds them to a call: first those that are only to be counted, with what each was handed out with.
+    pub(super) fn carry(&self, call: Call, turns: &Turns) -> Call {
+        let leases = turns.leases.lock();
+        let (mut plain, mut others) = (Vec::with_capacity(self.sent.len()), Vec::new());
+        for sending in &self.sent {
+            let lease =
+                leases.get(&sending.id).filter(|lease| sending.is_plain && lease.entry.token() == sending.token);
+            match lease.filter(|lease| lease.entry.is_plain()) {
+                Some(lease) => plain.push((sending, &lease.entry)),
+                None => others.push(sending),
+            }
         }
-        let call = plain.iter().fold(call.arg(heads), |call, sending| call.arg(&sending.record));
+        plain.sort_unstable_by(|(_, one), (_, other)| one.in_common().cmp(&other.in_common()));
+        let mut alike = Vec::new();
+        for some in plain.chunk_by(|(_, one), (_, other)| one.in_common() == other.in_common()) {
+            let (ending, priority) = some[0].1.in_common();
+            alike.extend_from_slice(&(some.len() as u16).to_be_bytes());
+            alike.push(priority);
+            alike.extend_from_slice(ending);
+        }
+        let call = plain.iter().fold(call.arg(alike), |call, (sending, _)| call.arg(sending.id.as_bytes()));
+        let call = plain.iter().fold(call, |call, (_, entry)| call.arg(entry.bytes()));
+        let call = plain.iter().fold(call, |call, (sending, _)| call.arg(sending.id.as_bytes()).arg(&sending.record));
         let ids: Vec<u8> = others.iter().flat_map(|sending| *sending.id.as_bytes()).collect();
         others.iter().fold(call.arg(ids), |call, sending| sending.carry(call))
     }

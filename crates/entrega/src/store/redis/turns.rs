@@ -14,7 +14,8 @@ use entrega_core::time::Time;
 use parking_lot::Mutex;
 use redis::{RedisError, Value};
 
-use super::answer::{Packed, Reader};
+use super::answer::Reader;
+use super::entry::{self, Entry};
 use super::leases::Lease;
 use super::script::{Call, Verb};
 use super::settlements::{Becomes, Sending};
@@ -67,7 +68,7 @@ impl Shared {
         let lost = |_: &RedisError| {
             lane.turns.lost_claims.fetch_add(u32::from(max > 0), Ordering::Relaxed);
         };
-        let answer = batch.carry(call).make_on(self, line).await.inspect_err(lost)?;
+        let answer = batch.carry(call, &lane.turns).make_on(self, line).await.inspect_err(lost)?;
         let settled = std::mem::take(&mut batch.sent);
         lane.turns.let_go(&settled);
         let ended: Vec<_> =
@@ -101,21 +102,22 @@ impl Shared {
         self.waiters.tell(&expired.iter().map(|left| left.id).collect::<Vec<_>>());
         let mut batch = ClaimBatch { jobs: Vec::new(), expired, wake_at: None };
         batch.wake_at = reader.moment(&come_back)?.map(|at| offset.to_node(at));
-        let heads = read_heads(jobs)?;
+        let heads = entry::read_all(reader.bytes(jobs)?.unwrap_or_default().into());
+        let heads = heads.ok_or_else(|| reader.wrong("the entry of a job is cut off"))?;
         let carried = self.carried(lane, &heads, reader.rows(carried)?).await?;
-        for (head, carried) in heads.into_iter().zip(carried) {
+        let (now, mut leases) = (self.clock.now(), Vec::with_capacity(heads.len()));
+        batch.jobs.reserve(heads.len());
+        for ((id, entry), carried) in heads.into_iter().zip(carried) {
             match carried.read() {
-                Ok((job, history)) => batch.jobs.push(head.claimed(job, history, offset)),
+                Ok((job, history)) => {
+                    batch.jobs.push(claimed(&entry, job, history, offset));
+                    leases.push((id, Lease { entry, claimed_at: now, renewed_at: now }));
+                }
                 // It waits for an operator.
-                Err(reason) => self.set_aside(lane, head.id, head.token, &reason).await,
+                Err(reason) => self.set_aside(lane, id, entry.token(), &reason).await,
             }
         }
-        let now = self.clock.now();
-        let lease = |claimed: &ClaimedJob| match claimed.ticket.0 {
-            Held::Lease(token) => Some((claimed.job.id, Lease { token, claimed_at: now, renewed_at: now })),
-            Held::Place(_) => None,
-        };
-        lane.turns.leases.lock().extend(batch.jobs.iter().filter_map(lease));
+        lane.turns.leases.lock().extend(leases);
         Ok(batch)
     }
 
@@ -143,7 +145,7 @@ impl Shared {
 
     /// Most jobs have none.
     async fn histories(&self, lane: &LaneCell, heads: &[Head]) -> Result<Value, RedisError> {
-        match heads.iter().any(|head| head.has_history) {
+        match heads.iter().any(|(_, entry)| entry.has_history()) {
             true => self.values(lane, "history", heads).await,
             false => Ok(Value::Array(Vec::new())),
         }
@@ -152,8 +154,8 @@ impl Shared {
     async fn values(&self, lane: &LaneCell, hash: &str, heads: &[Head]) -> Result<Value, RedisError> {
         let mut command = redis::cmd("HMGET");
         command.arg(lane.keys.key(hash));
-        for head in heads {
-            command.arg(head.id.as_bytes());
+        for (id, _) in heads {
+            command.arg(id.as_bytes());
         }
         self.link.call(&command).await
     }
@@ -175,63 +177,18 @@ impl Carried {
     }
 }
 
-/// Ids and entries, one after the other.
-fn read_heads(jobs: Value) -> Result<Vec<Head>, StoreError> {
-    let reader = Reader("a claim");
-    let mut fields = reader.rows(jobs)?.into_iter();
-    let mut heads = Vec::with_capacity(fields.len() / 2);
-    while let (Some(id), Some(entry)) = (fields.next(), fields.next()) {
-        let entry = reader.bytes(entry)?.unwrap_or_default();
-        heads.push(Head::read(reader.id(id)?, &entry).ok_or_else(|| reader.wrong("the entry of a job is too short"))?);
-    }
-    Ok(heads)
-}
-
 /// What a claim says of a job; what it carries is asked for.
-struct Head {
-    id: JobId,
-    token: u64,
-    attempt: u16,
-    generation: u8,
-    has_history: bool,
-    expires: Time,
-    past_breaker: bool,
-}
+type Head = (JobId, Entry);
 
-/// The place of a running job that went past an open breaker.
-const PAST: u8 = 5;
-
-impl Head {
-    /// From its entry, as `lua/lane/entries.lua` packs it.
-    fn read(id: JobId, entry: &[u8]) -> Option<Head> {
-        let mut fields = Packed(entry);
-        let [place, _, generation, has_history] = fields.take(4)?.try_into().ok()?;
-        let attempt = u16::from_be_bytes(fields.take(2)?.try_into().ok()?);
-        let _size = fields.take(4)?;
-        let _due = fields.number()?;
-        let expires = fields.moment()?;
-        let token = fields.number()? as u64;
-        Some(Head {
-            id,
-            token,
-            attempt,
-            generation,
-            has_history: has_history == 1,
-            expires,
-            past_breaker: place == PAST,
-        })
-    }
-
-    fn claimed(self, job: Job, history: Vec<Attempt>, offset: Offset) -> ClaimedJob {
-        ClaimedJob {
-            ticket: Ticket(Held::Lease(self.token)),
-            job,
-            attempt: self.attempt.into(),
-            generation: self.generation,
-            history,
-            expires: offset.to_node(self.expires),
-            past_breaker: self.past_breaker,
-        }
+fn claimed(entry: &Entry, job: Job, history: Vec<Attempt>, offset: Offset) -> ClaimedJob {
+    ClaimedJob {
+        ticket: Ticket(Held::Lease(entry.token())),
+        job,
+        attempt: entry.attempt().into(),
+        generation: entry.generation(),
+        history,
+        expires: offset.to_node(entry.expires()),
+        past_breaker: entry.is_past_breaker(),
     }
 }
 
@@ -250,7 +207,7 @@ impl Turns {
     pub(super) fn pick_up(&self, mut jobs: Vec<ClaimedJob>, now: Time) -> Vec<ClaimedJob> {
         let mut leases = self.leases.lock();
         jobs.retain(|claimed| match leases.get_mut(&claimed.job.id) {
-            Some(lease) if claimed.ticket.0 == Held::Lease(lease.token) => {
+            Some(lease) if claimed.ticket.0 == Held::Lease(lease.entry.token()) => {
                 lease.claimed_at = now;
                 true
             }
@@ -262,7 +219,7 @@ impl Turns {
     fn let_go(&self, settled: &[Sending]) {
         let mut leases = self.leases.lock();
         for sending in settled {
-            if leases.get(&sending.id).is_some_and(|lease| lease.token == sending.token) {
+            if leases.get(&sending.id).is_some_and(|lease| lease.entry.token() == sending.token) {
                 leases.remove(&sending.id);
             }
         }

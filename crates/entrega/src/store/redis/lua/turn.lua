@@ -1,11 +1,14 @@
 -- One round of a node at its desk: what it attempted is settled, and it takes its next jobs.
--- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] id and token of each job that was delivered where no
--- gate learns from it, then the record of each. After these the ids of the other jobs that are settled, and for each of
+-- ARGV[4] the node, [5] how many jobs at most, [6] the lease, [7] the jobs that were delivered at once and where no gate
+-- learns from it: how many of them in a row are of one priority, tenant and node. Then their ids, the entries they were
+-- handed out with, and each id with its record. After these the ids of the other jobs that are settled, and for each of
 -- them a head, a record, and a code or reason and an outbox where the head says so.
--- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, each job to
--- attempt with its entry, and what these carry, if they are few: their records, and their histories. What many carry the
--- node asks for, because whatever passes through a script costs the server several times as much.
+-- Answers: the moment, when to come back (-1: when told), settlements that came too late, expired jobs, the id and entry
+-- of each job to attempt, all in one text, and what these carry, if they are few: their records, and their histories.
+-- What many carry the node asks for, because whatever passes through a script costs the server several times as much.
 
+-- How many, their priority, and how their entries end.
+local ALIKE = '>HBBc0Bc0'
 -- Id, token, what becomes of it, lesson, pause, took, a moment, an expiry, whether there is a text, and an outbox.
 local SETTLED = '>c16dBBddddBB'
 local LESSONS = { 'up', 'down', 'slower', 'nothing', 'apart', 'unused' }
@@ -19,30 +22,10 @@ local records, histories, histories_gone, settled, stale = {}, {}, {}, 0, {}
 
 -- Most jobs are delivered at once and stand behind no gate. For those the rules come down to a few counts, and nothing
 -- is kept in tables: what is to be written is listed right away.
-local LIVE, SIZES = P .. 'live', state.sizes
+local SIZES = state.sizes
 local sub, unpack_struct, pack_struct = string.sub, struct.unpack, struct.pack
-local gone, gone_count, arrivals_gone = {}, 0, { [0] = {}, {}, {} }
 -- Read once; from here on the count is kept in `nodes`.
 lane.node_running(node)
-
--- What entries begin with, up to their attempts (see `FORMAT`); read once for all that begin alike.
-local beginnings = {}
-local function beginning(packed)
-  local text = sub(packed, 1, 6)
-  local known = beginnings[text]
-  if not known then
-    local place, priority, generation, has_history, attempt = unpack_struct('>BBBBH', text)
-    local kind = attempt > 0 and 2 or generation > 0 and 3 or 5
-    known = { place = place, priority = priority, generation = generation, has_history = has_history == 1,
-      attempt = attempt, running = priority * 5 + 1, waiting = priority * 5 + kind,
-      started = pack_struct('>BBBBH', RUNNING, priority, generation, has_history, math.min(attempt + 1, 65535)) }
-    beginnings[text] = known
-  end
-  return known
-end
-
--- What entries end with: the tenant, and the node that attempts it.
-local function ending(name, runner) return pack_struct('>Bc0Bc0', #name, name, #runner, runner) end
 
 local function set(list, id, bytes)
   list[#list + 1] = id
@@ -95,62 +78,70 @@ local function settle(id, token, kind, lesson, pause, took, moment, expires, rec
   settled = settled + 1
 end
 
--- The tenant of a job that this node attempts and that stands behind no gate; `false` for others.
-local ours = {}
-local function our_tenant(packed)
-  local text = sub(packed, 35)
-  local t = ours[text]
-  if t == nil then
-    local name, runner = unpack_struct('>Bc0Bc0', text)
-    t = runner == node and lane.enter(name) or false
-    if t and t.gate then t = false end
-    if t then tenants_touched[name] = true end
-    ours[text] = t
+-- The jobs that were delivered at once, by what they have in common, and how many they are. `nil` for what they have in
+-- common if one of them stands behind a gate.
+local function read_delivered()
+  local packed, groups, names, count, at = ARGV[7], {}, {}, 0, 1
+  while at <= #packed do
+    local group = {}
+    group.jobs, group.priority, group.tenant, group.node, at = unpack_struct(ALIKE, packed, at)
+    groups[#groups + 1] = group
+    names[#names + 1] = group.tenant
+    count = count + group.jobs
   end
-  return t
+  lane.preload_tenants(names)
+  local has_gate = lane_gate
+  for _, group in ipairs(groups) do
+    group.tenant = lane.enter(group.tenant)
+    has_gate = has_gate or group.tenant.gate
+  end
+  return not has_gate and groups or nil, count
 end
 
--- Settles a job that was delivered and stands behind no gate; whether it was one.
-local function settle_plain(id, token, packed, record)
-  local begins = beginning(packed)
-  if begins.place ~= RUNNING or begins.generation > 0 or sub(packed, 27, 34) ~= token then return false end
-  local t = our_tenant(packed)
-  if not t then return false end
-  t.running = t.running - 1
-  if t.parked == -1 then lane.unpark(t) end
-  nodes[node] = nodes[node] - 1
-  SIZES[begins.running] = SIZES[begins.running] - 1
-  gone_count = gone_count + 1
-  gone[gone_count] = id
-  local place = 2 * gone_count
-  records[place - 1] = id
-  records[place] = record
-  if begins.has_history then histories_gone[#histories_gone + 1] = id end
-  lane.note_end(id)
-  entries[id] = false
-  settled = settled + 1
+-- Whether each of so many jobs is as it was when it was handed out: then the lease is the same.
+local function are_as_handed_out(found, first_entry)
+  local argv = ARGV
+  for index = 1, #found do
+    if found[index] ~= argv[first_entry + index - 1] then return false end
+  end
   return true
 end
 
--- The jobs that were delivered where no gate learns from it. Gives where the rest begins.
+-- Settles them all at once.
+local function settle_alike(groups, count, pairs_at)
+  for _, group in ipairs(groups) do
+    local t, running = group.tenant, group.priority * 5 + 1
+    t.running = t.running - group.jobs
+    tenants_touched[t.name] = true
+    if t.parked == -1 then lane.unpark(t) end
+    nodes[group.node] = lane.node_running(group.node) - group.jobs
+    SIZES[running] = SIZES[running] - group.jobs
+  end
+  lane.call_many('HDEL', LIVE, ARGV, 8, 7 + count)
+  lane.call_many('HSET', P .. 'jobs', ARGV, pairs_at, pairs_at + 2 * count - 1)
+  if lane.has_waiters() then
+    for index = 8, 7 + count do lane.note_end(ARGV[index]) end
+  end
+  settled = settled + count
+end
+
+-- The jobs that were delivered at once. Gives where the rest begins.
 local function settle_delivered()
-  local delivered, ids = ARGV[7], {}
-  local count = #delivered / LEASED
-  for index = 1, count do ids[index] = sub(delivered, LEASED * index - 23, LEASED * index - 8) end
+  local groups, count = read_delivered()
   if count == 0 then return 8 end
-  local found, slow = redis.call('HMGET', LIVE, unpack(ids)), {}
+  local entries_at, pairs_at = 8 + count, 8 + 2 * count
+  local found = redis.call('HMGET', LIVE, unpack(ARGV, 8, 7 + count))
+  if groups and are_as_handed_out(found, entries_at) then
+    settle_alike(groups, count, pairs_at)
+    return pairs_at + 2 * count
+  end
   for index = 1, count do
-    local id, packed, token = ids[index], found[index], sub(delivered, LEASED * index - 7, LEASED * index)
-    if not (packed and not lane_gate and entries[id] == nil and settle_plain(id, token, packed, ARGV[7 + index])) then
-      if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
-      slow[#slow + 1] = index
-    end
+    local id, packed = ARGV[7 + index], found[index]
+    entries[id] = packed and lane.read_entry(id, packed)
+    local token = unpack_struct('>d', ARGV[entries_at + index - 1], 27)
+    settle(id, token, 1, 1, -1, 0, now, FOREVER, ARGV[pairs_at + 2 * index - 1])
   end
-  for _, index in ipairs(slow) do
-    local token = unpack_struct('>d', delivered, LEASED * index - 7)
-    settle(ids[index], token, 1, 1, -1, 0, now, FOREVER, ARGV[7 + index])
-  end
-  return 8 + count
+  return pairs_at + 2 * count
 end
 
 local function settle_all()
@@ -171,16 +162,14 @@ local function settle_all()
   if #records > 0 then lane.call_many('HSET', P .. 'jobs', records) end
 end
 
--- What is claimed: each job with its entry, and with its token.
-local claimed, handed, leased, carried_bytes, expired = 0, {}, {}, 0, {}
+-- What is claimed: their ids, each job with its entry, and which of them are to leave the arrivals of a priority.
+local claimed, claimed_ids, handed, arrived, carried_bytes, expired = 0, {}, {}, { [0] = {}, {}, {} }, 0, {}
 
-local function hand_out(id, token, packed, size)
+local function hand_out(id, packed, size)
   claimed = claimed + 1
-  local place = 2 * claimed
-  handed[place - 1] = id
-  handed[place] = packed
-  leased[place - 1] = id
-  leased[place] = token
+  claimed_ids[claimed] = id
+  handed[2 * claimed - 1] = id
+  handed[2 * claimed] = packed
   carried_bytes = carried_bytes + size
 end
 
@@ -207,68 +196,102 @@ local function start(e, is_past)
   e.place = RUNNING
   lane.count(e, 1)
   e.attempt = math.min(e.attempt + 1, 65535)
-  e.token = lane.next_token()
+  e.token = lane.token()
   e.node = node
   nodes[node] = lane.node_running(node) + 1
-  hand_out(e.id, pack_struct('>d', e.token), lane.pack_entry(e), e.size)
+  hand_out(e.id, lane.pack_entry(e), e.size)
   entries_touched[e.id] = nil
 end
 
--- How the entries of a tenant's jobs end before they start, and after.
+-- What entries begin with, up to their attempts (see `FORMAT`); read once for all that begin alike.
+local beginnings = {}
+local function beginning(packed)
+  local text = sub(packed, 1, 6)
+  local known = beginnings[text]
+  if not known then
+    local place, priority, generation, has_history, attempt = unpack_struct('>BBBBH', text)
+    local kind = attempt > 0 and 2 or generation > 0 and 3 or 5
+    known = { place = place, priority = priority, attempt = attempt, running = priority * 5 + 1,
+      waiting = priority * 5 + kind,
+      started = pack_struct('>BBBBH', RUNNING, priority, generation, has_history, math.min(attempt + 1, 65535)) }
+    beginnings[text] = known
+  end
+  return known
+end
+
+-- What entries end with: the tenant, and the node that attempts it.
+local function ending(name, runner) return pack_struct('>Bc0Bc0', #name, name, #runner, runner) end
+
+-- How the entries of a tenant's jobs end before they start, and, with the token, after.
 local endings = {}
 local function endings_of(name)
   local known = endings[name]
   if not known then
-    known = { waiting = ending(name, ''), running = ending(name, node) }
+    known = { waiting = ending(name, ''), running = pack_struct('>d', lane.token()) .. ending(name, node) }
     endings[name] = known
   end
   return known
 end
 
--- Starts a ready job of a tenant that stands behind no gate; whether it was one.
+-- Hands out a ready job of a tenant that stands behind no gate; what its entry begins with if it was one.
 local function start_plain(id, packed, ends)
   local begins = beginning(packed)
-  if begins.place ~= READY or begins.attempt == 65535 or sub(packed, 35) ~= ends.waiting then return false end
+  if begins.place ~= READY or begins.attempt == 65535 or sub(packed, 35) ~= ends.waiting then return nil end
   local size, _, expires = unpack_struct('>I4dd', packed, 7)
-  if expires <= now then return false end
-  local token = pack_struct('>d', lane.next_token())
-  SIZES[begins.waiting] = SIZES[begins.waiting] - 1
-  SIZES[begins.running] = SIZES[begins.running] + 1
-  local arrived = arrivals_gone[begins.priority]
-  arrived[#arrived + 1] = id
-  nodes[node] = nodes[node] + 1
-  hand_out(id, token, begins.started .. sub(packed, 7, 26) .. token .. ends.running, size)
+  if expires <= now then return nil end
+  local leaving = arrived[begins.priority]
+  leaving[#leaving + 1] = id
+  hand_out(id, begins.started .. sub(packed, 7, 26) .. ends.running, size)
+  return begins
+end
+
+-- Counts so many of them that began alike.
+local function count_plain(begins, jobs)
+  SIZES[begins.waiting] = SIZES[begins.waiting] - jobs
+  SIZES[begins.running] = SIZES[begins.running] + jobs
+  nodes[node] = nodes[node] + jobs
+end
+
+-- Starts one of those that the rules must look at, unless it is too late; whether it did.
+local function start_other(id, packed, owner, priority, is_past)
+  if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
+  local e = entries[id]
+  if not e or e.place ~= READY then return false end
+  if e.expires <= now then
+    expire(e)
+    return false
+  end
+  lane.begin_turn(owner, priority)
+  start(e, is_past)
   return true
 end
 
--- Starts what is not too late.
-local function start_all(ids, owner, priority, is_past)
-  if #ids == 0 then return end
-  local found = redis.call('HMGET', LIVE, unpack(ids))
+-- Starts the next jobs of a queue, those that are not too late.
+local function start_all(front, count, owner, priority, is_past)
   local ends = not lane_gate and not owner.gate and endings_of(owner.name)
-  local started, plain = 0, 0
-  for index = 1, #ids do
-    local id, packed = ids[index], found[index]
-    if ends and packed and entries[id] == nil and start_plain(id, packed, ends) then
-      if started == 0 then lane.begin_turn(owner, priority) end
-      started = started + 1
-      plain = plain + 1
-    else
-      if entries[id] == nil then entries[id] = packed and lane.read_entry(id, packed) end
-      local e = entries[id]
-      if e and e.place == READY then
-        if e.expires <= now then
-          expire(e)
-        else
-          if started == 0 then lane.begin_turn(owner, priority) end
-          start(e, is_past)
-          started = started + 1
-        end
+  local ids, packed, first = front.ids, front.packed, front.at
+  local others, plain, alike, last = 0, 0, 0, nil
+  front.at = first + count
+  for index = first, first + count - 1 do
+    local id, entry = ids[index], packed[index]
+    local begins = ends and entry and entries[id] == nil and start_plain(id, entry, ends)
+    if begins then
+      if begins ~= last then
+        if last then count_plain(last, alike) end
+        last, alike = begins, 0
       end
+      alike = alike + 1
+      plain = plain + 1
+    elseif start_other(id, entry, owner, priority, is_past) then
+      others = others + 1
     end
   end
-  if plain > 0 then lane.start_of(owner, plain) end
-  if started > 0 then lane.serve(owner, priority, started) end
+  if last then
+    lane.begin_turn(owner, priority)
+    count_plain(last, alike)
+    lane.start_of(owner, plain)
+  end
+  if plain + others > 0 then lane.serve(owner, priority, plain + others) end
 end
 
 local function sooner(one, other)
@@ -307,12 +330,12 @@ local function claim()
     local held, till, is_past = lane.lane_hold(node)
     if held then return till end
     local room = policy.concurrency + policy.ahead - nodes[node]
-    local ids, owner, priority = lane.take_front(math.min(max - claimed, room))
-    if not ids then
+    local front, count, owner, priority = lane.take_front(math.min(max - claimed, room))
+    if not front then
       if is_tired then return now end
       return next_moment()
     end
-    start_all(ids, owner, priority, is_past)
+    start_all(front, count, owner, priority, is_past)
   end
   -- Enough for one call; unless all slots are taken there may be more at once.
   if claimed < max then return now end
@@ -321,21 +344,20 @@ end
 
 local function carried()
   if claimed == 0 or claimed > FEW then return {} end
-  local ids = {}
-  for index = 1, claimed do ids[index] = handed[2 * index - 1] end
-  return { redis.call('HMGET', P .. 'jobs', unpack(ids)), redis.call('HMGET', P .. 'history', unpack(ids)) }
+  return { redis.call('HMGET', P .. 'jobs', unpack(claimed_ids)),
+    redis.call('HMGET', P .. 'history', unpack(claimed_ids)) }
 end
 
 -- Writes what was listed right away.
 local function write_plain()
-  if gone_count > 0 then lane.call_many('HDEL', LIVE, gone) end
   if claimed > 0 then
+    local token = pack_struct('>d', lane.token())
     lane.call_many('HSET', LIVE, handed)
-    redis.call('ZADD', P .. 'leases', now + lease, table.concat(leased))
+    redis.call('ZADD', P .. 'leases', now + lease, table.concat(claimed_ids, token) .. token)
   end
   for priority = 0, 2 do
-    local started = arrivals_gone[priority]
-    if #started > 0 then lane.call_many('ZREM', P .. 'arrivals:' .. priority, started) end
+    local leaving = arrived[priority]
+    if #leaving > 0 then lane.call_many('ZREM', P .. 'arrivals:' .. priority, leaving) end
   end
 end
 
@@ -361,4 +383,4 @@ if settled + lapsed + claimed + #expired > 0 or state.hungry ~= was_hungry or ne
   write_plain()
   lane.flush()
 end
-return { now, come_back or -1, stale, expired, handed, carried() }
+return { now, come_back or -1, stale, expired, table.concat(handed), carried() }

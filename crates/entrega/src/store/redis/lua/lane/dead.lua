@@ -7,6 +7,9 @@ function lane.note_end(id)
   ended[ended_count] = id
 end
 
+-- Whether anybody waits for the end of a job.
+function lane.has_waiters() return redis.call('EXISTS', P .. 'waited') == 1 end
+
 function lane.read_mark(id)
   local packed = redis.call('HGET', P .. 'mark', id)
   return packed and cmsgpack.unpack(packed)

@@ -1,5 +1,6 @@
 -- The jobs of a lane as the rules see them: small, without what they carry.
 
+local LIVE = P .. 'live'
 local FORMAT = '>BBBBHI4dddBc0Bc0'
 local entries, entries_touched = {}, {}
 
@@ -19,7 +20,7 @@ end
 function lane.entry(id)
   local e = entries[id]
   if e == nil then
-    local packed = redis.call('HGET', P .. 'live', id)
+    local packed = redis.call('HGET', LIVE, id)
     e = packed and lane.read_entry(id, packed)
     entries[id] = e
   end
@@ -30,7 +31,7 @@ end
 function lane.preload(ids)
   for first = 1, #ids, CHUNK do
     local last = math.min(first + CHUNK - 1, #ids)
-    local found = redis.call('HMGET', P .. 'live', unpack(ids, first, last))
+    local found = redis.call('HMGET', LIVE, unpack(ids, first, last))
     for offset = 1, last - first + 1 do
       local id = ids[first + offset - 1]
       if entries[id] == nil then entries[id] = found[offset] and lane.read_entry(id, found[offset]) end

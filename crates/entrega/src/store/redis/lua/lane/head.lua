@@ -34,11 +34,12 @@ function lane.here(moment)
   return moment + shift
 end
 
--- Calls a command with many arguments, as many at a time as Lua can pass.
+-- Calls a command with many arguments, all of a list or those from one place to another, as many at a time as Lua can
+-- pass.
 local CHUNK = 1000
-function lane.call_many(command, key, list)
-  local length = #list
-  for first = 1, length, CHUNK do
-    redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, length)))
+function lane.call_many(command, key, list, from, to)
+  to = to or #list
+  for first = from or 1, to, CHUNK do
+    redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, to)))
   end
 end

@@ -7,10 +7,15 @@ function lane.node_running(node)
   return nodes[node]
 end
 
-function lane.next_token()
-  -- Never repeats, even if the server forgot the last ones: it is not smaller than the time.
-  state.token = math.max(state.token + 1, now)
-  return state.token
+-- The token of whatever is claimed in this call.
+local token = nil
+function lane.token()
+  if not token then
+    -- Never repeats, even if the server forgot the last ones: it is not smaller than the time.
+    token = math.max(state.token + 1, now)
+    state.token = token
+  end
+  return token
 end
 
 -- What keeps a node from starting anything of the lane: its name, and until when; and if nothing does, whether the next

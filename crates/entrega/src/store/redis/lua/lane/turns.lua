@@ -60,16 +60,42 @@ function lane.write_queue(key)
   end
 end
 
--- The tenants in line: the first of them, how many of those have left the front, and who joined at the end.
-local AHEAD = 8
-local rings = { [0] = { at = 1, names = {}, joined = {} }, { at = 1, names = {}, joined = {} },
-  { at = 1, names = {}, joined = {} } }
+-- What was read of the queues: ids and their entries, which of them is next, and how many stand before them. Whatever
+-- was taken leaves its queue when everything is written.
+local fronts = {}
+
+function lane.write_front(key)
+  local front = fronts[key]
+  local taken = front.before + front.at - 1
+  if taken > 0 then redis.call('LPOP', key, taken) end
+  fronts[key] = nil
+end
+
+-- The front of a queue, with at least one job if it has any; so many are read at once.
+function lane.queue_front(key, many)
+  local front = fronts[key] or { before = 0, at = 1, ids = {}, packed = {} }
+  if front.at > #front.ids then
+    lane.write_queue(key)
+    local before = front.before + #front.ids
+    local ids = redis.call('LRANGE', key, before, before + many - 1)
+    front = { before = before, at = 1, ids = ids, packed = #ids > 0 and redis.call('HMGET', LIVE, unpack(ids)) }
+    fronts[key] = front
+  end
+  return front
+end
+
+-- The tenants in line: the first of them, whether these are all, who joined at the end, and how many have left the front.
+local AHEAD = 32
+local function new_ring() return { at = 1, names = {}, joined = {} } end
+local rings = { [0] = new_ring(), new_ring(), new_ring() }
 
 function lane.write_ring(priority)
   local ring = rings[priority]
-  if ring.at > 1 then redis.call('LPOP', RING[priority], ring.at - 1) end
-  if #ring.joined > 0 then lane.call_many('RPUSH', RING[priority], ring.joined) end
-  rings[priority] = { at = 1, names = {}, joined = {} }
+  local left, known = ring.at - 1, #ring.names
+  if left > 0 and known > 0 then redis.call('LPOP', RING[priority], math.min(left, known)) end
+  -- Of those that joined, some may have left again.
+  lane.call_many('RPUSH', RING[priority], ring.joined, math.max(left - known, 0) + 1)
+  rings[priority] = new_ring()
 end
 
 -- Reads many tenants at once.
@@ -81,18 +107,18 @@ function lane.preload_tenants(names)
   end
 end
 
+-- Who is first in line. Once everybody in line is known, nobody need be asked for again.
 function lane.ring_front(priority)
   local ring = rings[priority]
-  local name = ring.names[ring.at]
-  if not name and not ring.is_empty then
-    lane.write_ring(priority)
-    ring = rings[priority]
-    ring.names = redis.call('LRANGE', RING[priority], 0, AHEAD - 1)
-    ring.is_empty = #ring.names == 0
-    lane.preload_tenants(ring.names)
-    name = ring.names[1]
-  end
-  return name
+  local known = #ring.names
+  if ring.at <= known then return ring.names[ring.at] end
+  if ring.is_whole then return ring.joined[ring.at - known] end
+  lane.write_ring(priority)
+  ring = rings[priority]
+  ring.names = redis.call('LRANGE', RING[priority], 0, AHEAD - 1)
+  ring.is_whole = #ring.names < AHEAD
+  lane.preload_tenants(ring.names)
+  return ring.names[1]
 end
 
 function lane.join(t, priority)
@@ -102,7 +128,6 @@ function lane.join(t, priority)
   tenants_touched[t.name] = true
   local ring = rings[priority]
   ring.joined[#ring.joined + 1] = t.name
-  ring.is_empty = nil
 end
 
 -- Takes the front of a ring off it.
@@ -118,8 +143,9 @@ end
 
 -- The front of a ring goes to its end.
 function lane.rotate(priority)
+  local name = lane.ring_front(priority)
   local ring = rings[priority]
-  ring.joined[#ring.joined + 1] = ring.names[ring.at]
+  ring.joined[#ring.joined + 1] = name
   ring.at = ring.at + 1
 end
 
@@ -207,6 +233,7 @@ function lane.dequeue(e)
   for _, name in ipairs({ lane.owner_of(lane.enter(e.tenant)).name, e.tenant, state.first }) do
     local key = QUEUE[e.priority] .. name
     lane.write_queue(key)
+    if fronts[key] then lane.write_front(key) end
     if redis.call('LREM', key, -1, e.id) > 0 then
       local owner = lane.enter(name)
       owner.ready[e.priority + 1] = owner.ready[e.priority + 1] - 1
@@ -224,8 +251,18 @@ function lane.run_of(t, priority)
   return math.min(left, policy.tenant_concurrency - t.running)
 end
 
--- The next jobs by priority and turn, at most so many, taken off their queue; whose queue that was, and of which
--- priority. Tenants that may not go are parked on the way; after many of them it is enough for one call.
+-- How many of a tenant's jobs to read at once, if so many may go in a row: enough turns for its share of all that the
+-- call may take. Where gates judge every start, the next may be held.
+local ring_lengths = {}
+function lane.share_of(t, priority, run, most)
+  if lane_gate or t.gate then return 1 end
+  local length = ring_lengths[priority] or redis.call('LLEN', RING[priority])
+  ring_lengths[priority] = length
+  return run * math.ceil(most / (run * math.max(length, 1)))
+end
+
+-- The next jobs by priority and turn, at most so many: the front of their queue, how many of it, whose queue that is, and
+-- of which priority. Tenants that may not go are parked on the way; after many of them it is enough for one call.
 local passed, is_tired = 0, false
 function lane.take_front(most)
   for priority = 0, 2 do
@@ -242,13 +279,13 @@ function lane.take_front(most)
       else
         local held, till = lane.tenant_hold(t)
         if not held then
-          local key = QUEUE[priority] .. name
-          lane.write_queue(key)
-          local ids = redis.call('LPOP', key, math.min(most, lane.run_of(t, priority))) or {}
+          local run = math.min(most, lane.run_of(t, priority))
+          local front = lane.queue_front(QUEUE[priority] .. name, lane.share_of(t, priority, run, most))
+          local count = math.min(run, #front.ids - front.at + 1)
           -- A queue that holds fewer than was counted would never be left.
-          t.ready[priority + 1] = #ids > 0 and t.ready[priority + 1] - #ids or 0
+          t.ready[priority + 1] = count > 0 and t.ready[priority + 1] - count or 0
           tenants_touched[name] = true
-          return ids, t, priority
+          return front, count, t, priority
         end
         lane.park(t, priority, till)
       end

@@ -10,7 +10,7 @@ end
 
 -- Tells whoever waits for a job on any node.
 function lane.tell_ended()
-  if ended_count == 0 or redis.call('EXISTS', P .. 'waited') == 0 then return end
+  if ended_count == 0 or not lane.has_waiters() then return end
   for index = 1, ended_count do
     if redis.call('ZREM', P .. 'waited', ended[index]) == 1 then
       redis.call('PUBLISH', policy.news, 'ended ' .. ended[index])
@@ -29,8 +29,8 @@ function lane.write_entries()
       gone[#gone + 1] = id
     end
   end
-  if #set > 0 then lane.call_many('HSET', P .. 'live', set) end
-  if #gone > 0 then lane.call_many('HDEL', P .. 'live', gone) end
+  if #set > 0 then lane.call_many('HSET', LIVE, set) end
+  if #gone > 0 then lane.call_many('HDEL', LIVE, gone) end
 end
 
 function lane.write_tenants()
@@ -50,6 +50,7 @@ function lane.flush()
   lane.write_entries()
   lane.write_tenants()
   for key in pairs(pushed) do lane.write_queue(key) end
+  for key in pairs(fronts) do lane.write_front(key) end
   for priority = 0, 2 do lane.write_ring(priority) end
   for priority = 0, 2 do lane.write_arrivals(priority) end
   for node, running in pairs(nodes) do
