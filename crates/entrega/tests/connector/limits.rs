@@ -5,36 +5,50 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::api::{Api, Call, config, send};
+use super::api::{Api, config, send};
 use crate::gateway::{Gateway, Kind, kinds};
 use crate::redis::{self, RedisServer};
+use entrega::clock::Clock;
 
+const MAX: usize = 10;
+const PER: Duration = Duration::from_secs(1);
 /// How much later than another a call may arrive that left at the same moment, on a machine that is busy.
-const DELAY_MAX: Duration = Duration::from_millis(150);
-
-/// Fails if any interval of this length, less the delay, holds more calls.
-#[track_caller]
-fn assert_throttled(calls: &[Call], max: usize, per: Duration) {
-    for (first, pair) in calls.iter().zip(&calls[max.min(calls.len())..]).enumerate() {
-        let apart = pair.1.at.since(pair.0.at);
-        assert!(apart + DELAY_MAX >= per, "{} calls within {apart:?}, from number {first} on", max + 1);
-    }
-}
+const DELAY_MAX: Duration = Duration::from_millis(100);
+/// A busy machine delays a whole round at times, so that the next one seems to come too soon. What is wrong is wrong each
+/// time.
+const TRIES: usize = 3;
 
 #[tokio::test]
 async fn no_second_holds_more_calls_than_allowed_over_three_nodes() {
     if redis::is_left_out() {
         return;
     }
+    let mut tightest = Duration::ZERO;
+    for _ in 0..TRIES {
+        tightest = tightest.max(call_over_three_nodes().await);
+        if tightest + DELAY_MAX >= PER {
+            return;
+        }
+    }
+    panic!("{} calls within {tightest:?}, at best", MAX + 1);
+}
+
+/// The shortest time in which one call more came than may start in a period.
+async fn call_over_three_nodes() -> Duration {
     let (redis, api) = (RedisServer::start(&[]), Api::start().await);
     let text = config(&api, "throttle_max_requests = 10\nthrottle_per_seconds = 1");
     let nodes = join_all((0..3).map(async |_| Gateway::on(&redis.url(), &text).await)).await;
     let sends = (0..100).map(|number| send(&nodes[number % 3], json!({ "relativeURL": format!("n/{number}") })));
+    let start = Clock::system().now();
     for answer in join_all(sends).await {
         assert_eq!(answer.expect(200)["httpStatusCode"], 200);
     }
     let calls = api.calls();
-    assert_throttled(&calls, 10, Duration::from_secs(1));
+    // However late calls come, none comes before all that went ahead of it had their periods.
+    for (number, call) in calls.iter().enumerate() {
+        let periods = u32::try_from(number / MAX).unwrap();
+        assert!(call.at >= start + PER * periods, "call {number} came {:?} after the start", call.at.since(start));
+    }
     let took = calls[99].at.since(calls[0].at);
     assert!(took < Duration::from_secs(11), "nine seconds would be possible: {took:?}");
     let metrics = nodes[0].text("/metrics").await;
@@ -43,6 +57,7 @@ async fn no_second_holds_more_calls_than_allowed_over_three_nodes() {
     for node in nodes {
         node.stop().await;
     }
+    calls.windows(MAX + 1).map(|window| window[MAX].at.since(window[0].at)).min().unwrap()
 }
 
 #[tokio::test]
