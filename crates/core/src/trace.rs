@@ -41,7 +41,7 @@ impl Job {
     }
 }
 
-/// Every attempt says its trace: this is several times as fast as formatting.
+/// Every attempt says its trace, and formatting that could be seen in profiles.
 fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
     for byte in bytes {

@@ -33,8 +33,14 @@ pub(super) struct Lease {
     pub(super) renewed_at: Time,
 }
 
-/// A job, and under which token it is held.
-type Token = (JobId, u64);
+impl Lease {
+    pub(super) fn token(&self) -> u64 {
+        self.entry.token()
+    }
+}
+
+/// A job, and the token under which it is held.
+type Leased = (JobId, u64);
 
 /// Renews leases until the store is dropped.
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<LaneCell>) {
@@ -48,8 +54,7 @@ impl Shared {
     /// Gives all leases of this node back.
     pub(super) async fn release(&self, lane: &LaneCell) -> Result<(), StoreError> {
         drop(lane.ahead.drop_all());
-        let mut held: Vec<Token> =
-            lane.turns.leases.lock().drain().map(|(id, lease)| (id, lease.entry.token())).collect();
+        let mut held: Vec<Leased> = lane.turns.leases.lock().drain().map(|(id, lease)| (id, lease.token())).collect();
         // What still waits to be settled was attempted: giving it back would send it again.
         held.retain(|(id, _)| !lane.settlements.is_settling(*id));
         self.give_back(lane, &held).await
@@ -59,7 +64,7 @@ impl Shared {
     pub(super) async fn give_back_ahead(&self, lane: &LaneCell) -> Result<(), StoreError> {
         let held: Vec<_> = {
             let mut leases = lane.turns.leases.lock();
-            lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?.entry.token()))).collect()
+            lane.ahead.drop_all().into_iter().filter_map(|id| Some((id, leases.remove(&id)?.token()))).collect()
         };
         self.give_back(lane, &held).await
     }
@@ -69,14 +74,14 @@ impl Shared {
         let held: Vec<_> = {
             let mut leases = lane.turns.leases.lock();
             let ids = stray.iter().map(|claimed| claimed.job.id);
-            ids.filter_map(|id| Some((id, leases.remove(&id)?.entry.token()))).collect()
+            ids.filter_map(|id| Some((id, leases.remove(&id)?.token()))).collect()
         };
         if let Err(error) = self.give_back(lane, &held).await {
             tracing::warn!(lane = %lane.name, errorReason = %error, "Jobs could not be given back; they wait for their leases");
         }
     }
 
-    async fn give_back(&self, lane: &LaneCell, held: &[Token]) -> Result<(), StoreError> {
+    async fn give_back(&self, lane: &LaneCell, held: &[Leased]) -> Result<(), StoreError> {
         for some in held.chunks(CALL_LEASES) {
             let pairs = |call: Call| some.iter().fold(call, |call, (id, token)| call.arg(id.as_bytes()).arg(*token));
             self.change(lane, "release", pairs).await?;
@@ -100,17 +105,13 @@ impl Shared {
     /// Renews the leases that were last renewed so long ago.
     async fn renew(&self, lane: &LaneCell, age_min: Duration) -> Result<(), String> {
         let now = self.clock.now();
-        let old: Vec<Token> = {
+        let old: Vec<Leased> = {
             let leases = lane.turns.leases.lock();
             let is_old = |lease: &Lease| now.since(lease.renewed_at) >= age_min;
             let is_at_it = |lease: &Lease| now.since(lease.claimed_at) < lane.policy.timeout + AFTER_ATTEMPT;
             let is_wanted =
                 |id: &JobId, lease: &Lease| is_old(lease) && (is_at_it(lease) || lane.settlements.is_settling(*id));
-            leases
-                .iter()
-                .filter(|(id, lease)| is_wanted(id, lease))
-                .map(|(id, lease)| (*id, lease.entry.token()))
-                .collect()
+            leases.iter().filter(|(id, lease)| is_wanted(id, lease)).map(|(id, lease)| (*id, lease.token())).collect()
         };
         for some in old.chunks(CALL_LEASES) {
             let length = u64::try_from(lane.lease.as_micros()).unwrap_or(u64::MAX);
@@ -123,10 +124,10 @@ impl Shared {
         Ok(())
     }
 
-    fn note_renewed(&self, lane: &LaneCell, asked: &[Token], lost: &[JobId], now: Time) {
+    fn note_renewed(&self, lane: &LaneCell, asked: &[Leased], lost: &[JobId], now: Time) {
         let mut leases = lane.turns.leases.lock();
         for (id, token) in asked {
-            let Some(kept) = leases.get_mut(id).filter(|kept| kept.entry.token() == *token) else { continue };
+            let Some(kept) = leases.get_mut(id).filter(|kept| kept.token() == *token) else { continue };
             kept.renewed_at = now;
             if lost.contains(id) {
                 leases.remove(id);

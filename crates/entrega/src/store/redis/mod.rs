@@ -8,8 +8,8 @@
 //!   no lane
 //! - `link`: the connection, for ever; `script`: calling a script; `answer`: reading what it says
 //! - `schema`: what is kept under which key
-//! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: both in one call, with a claim;
-//!   `ahead`: claims before they are needed; `leases`: renewed
+//! - `submits`: new jobs, gathered; `settlements`: ends of attempts, gathered; `turns`: these in one call, with a claim;
+//!   `entry`: what a claim hands out; `ahead`: claims before they are needed; `leases`: renewed
 //! - `jobs`, `changes`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`, `requests`: the verbs
 //! - `news`: what other nodes say; `outbox`: jobs on their way to other lanes; `pulse`: how the server is
 

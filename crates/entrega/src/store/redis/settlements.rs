@@ -86,10 +86,9 @@ impl Batch<'_> {
         let leases = turns.leases.lock();
         let (mut plain, mut others) = (Vec::with_capacity(self.sent.len()), Vec::new());
         for sending in &self.sent {
-            let lease =
-                leases.get(&sending.id).filter(|lease| sending.is_plain && lease.entry.token() == sending.token);
-            match lease.filter(|lease| lease.entry.is_plain()) {
-                Some(lease) => plain.push((sending, &lease.entry)),
+            let entry = leases.get(&sending.id).map(|lease| &lease.entry);
+            match entry.filter(|entry| sending.is_plain && entry.is_plain() && entry.token() == sending.token) {
+                Some(entry) => plain.push((sending, entry)),
                 None => others.push(sending),
             }
         }

@@ -207,7 +207,7 @@ impl Turns {
     pub(super) fn pick_up(&self, mut jobs: Vec<ClaimedJob>, now: Time) -> Vec<ClaimedJob> {
         let mut leases = self.leases.lock();
         jobs.retain(|claimed| match leases.get_mut(&claimed.job.id) {
-            Some(lease) if claimed.ticket.0 == Held::Lease(lease.entry.token()) => {
+            Some(lease) if claimed.ticket.0 == Held::Lease(lease.token()) => {
                 lease.claimed_at = now;
                 true
             }
@@ -219,7 +219,7 @@ impl Turns {
     fn let_go(&self, settled: &[Sending]) {
         let mut leases = self.leases.lock();
         for sending in settled {
-            if leases.get(&sending.id).is_some_and(|lease| lease.entry.token() == sending.token) {
+            if leases.get(&sending.id).is_some_and(|lease| lease.token() == sending.token) {
                 leases.remove(&sending.id);
             }
         }
