@@ -126,7 +126,7 @@ impl Frame {
             let shape = self.shape();
             progress(&format!("drain, {} jobs", shape.requests));
             let folder = self.scratch("drain")?;
-            drain::measure(ours::embedded(folder.path())?, self.sink().await?, shape, LIMIT).await
+            drain::measure(ours::embedded(folder.path()).await?, self.sink().await?, shape, LIMIT).await
         };
         self.drain.get_or_try_init(measure).await.copied()
     }

@@ -30,7 +30,7 @@ pub struct Seen {
 /// In a child: opens the store, adds `jobs`, and prints what it saw.
 pub async fn be_hoard(folder: &Path, jobs: u64) -> Result<()> {
     let start = Instant::now();
-    let engine = ours::embedded(folder)?;
+    let engine = ours::embedded(folder).await?;
     let open_seconds = start.elapsed().as_secs_f64();
     engine.store.set_paused(&ours::lane(), true).await?;
     let body = Bytes::from(vec![b'x'; 1024]);

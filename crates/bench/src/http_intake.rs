@@ -34,7 +34,7 @@ pub struct Measured {
 
 /// Serves the API on loopback and prints the port; jobs wait, because no lane runs.
 pub async fn be_server(folder: &Path) -> Result<()> {
-    let engine = ours::embedded(folder)?;
+    let engine = ours::embedded(folder).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?.port());
     let state = entrega::api::ApiState {

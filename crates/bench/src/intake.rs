@@ -18,7 +18,7 @@ use crate::rate::Rate;
 
 /// Jobs per second with `callers` waiting at a time.
 pub async fn in_process(folder: &Path, callers: u64, jobs: u64) -> Result<Rate> {
-    let engine = ours::embedded(folder)?;
+    let engine = ours::embedded(folder).await?;
     let body = Bytes::from(vec![b'x'; 1024]);
     let taken = Arc::new(AtomicU64::new(0));
     let start = Instant::now();

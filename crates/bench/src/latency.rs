@@ -17,7 +17,7 @@ use crate::sink::Sink;
 
 /// Half took no longer than the first, 99 of 100 no longer than the second.
 pub async fn measure(folder: &Path, sink: &Sink, jobs: u64) -> Result<(Duration, Duration)> {
-    let engine = ours::embedded(folder)?;
+    let engine = ours::embedded(folder).await?;
     let shutdown = CancellationToken::new();
     let running = {
         let (engine, shutdown) = (engine.clone(), shutdown.clone());

@@ -17,12 +17,14 @@ use entrega::clock::Clock;
 use entrega::engine::Engine;
 use entrega::intake::NewJob;
 use entrega::store::Store;
-use entrega::store::local::{LocalOptions, LocalStore, LsmDisk};
+use entrega::store::local::tables::TABLES;
+use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use entrega_ledger::LsmLedger;
 
 /// Tenants that the work is spread over, as in real use.
 pub const TENANTS: u64 = 10;
@@ -40,10 +42,11 @@ pub fn tenant(number: u64) -> TenantName {
 }
 
 /// An engine on the embedded store in `folder`, not yet running.
-pub fn embedded(folder: &Path) -> Result<Arc<Engine>> {
+pub async fn embedded(folder: &Path) -> Result<Arc<Engine>> {
     let clock = Clock::system();
-    let options = LocalOptions { lanes: lanes(), retention: RETENTION, free_bytes_min: 0, export_dir: None };
-    let store = LocalStore::open(Box::new(LsmDisk::open(folder)?), clock.clone(), options)?;
+    let options = LocalOptions { retention: RETENTION, ..LocalOptions::new(lanes()) };
+    let ledger = Arc::new(LsmLedger::open(folder, &TABLES)?);
+    let store = LocalStore::open(ledger, clock.clone(), options).await?;
     engine(Arc::new(store), clock)
 }
 

@@ -45,7 +45,7 @@ async fn every_job_on_redis_arrives_once_and_clearing_leaves_nothing() {
 #[tokio::test]
 async fn every_job_in_a_folder_arrives_once() {
     let (folder, sink) = (tempfile::tempdir().unwrap(), sink());
-    let engine = ours::embedded(folder.path()).unwrap();
+    let engine = ours::embedded(folder.path()).await.unwrap();
     let rate = drain::measure(engine, &sink, SHAPE, LIMIT).await.unwrap();
     assert_eq!((rate.count, sink.count().await.unwrap()), (301, 301));
 }

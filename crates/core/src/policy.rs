@@ -11,6 +11,7 @@ use crate::breaker::{BreakerPolicy, WhenOpen};
 use crate::cadence::CadencePolicy;
 use crate::classify::{Dialect, Rule};
 use crate::throttle::THROTTLE_MAX_REQUESTS_MAX;
+use crate::time::Time;
 
 /// Whether a gate stands before the whole lane or before each tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -314,6 +315,15 @@ impl LanePolicy {
     /// Whether jobs go past its breaker while that is open.
     pub fn passes_when_open(&self) -> bool {
         self.breaker.as_ref().is_some_and(|(breaker, _)| breaker.when_open == WhenOpen::Pass)
+    }
+
+    /// When a job expires that an operator lets go on at `now`: it has time to live again, and never less than it had.
+    pub fn expires_unblocked(&self, now: Time, expires: Time) -> Time {
+        match (expires.finite(), self.ttl) {
+            (Some(old), Some(ttl)) => old.max(now + ttl),
+            (Some(old), None) => old.max(now),
+            (None, _) => Time::NEVER,
+        }
     }
 
     fn has_tenant_scope(&self) -> bool {

@@ -9,6 +9,7 @@ use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
 use entrega_core::email::Mailbox;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use entrega_ledger::{HeapLedger, Ledger, LedgerError, LsmLedger};
 
 use crate::chance::{Chance, secret_bytes};
 use crate::channel::Channel;
@@ -31,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::proxy::{PROXY_CHANNEL, Routes};
 use crate::seal::{Seal, SealError};
 use crate::sns::{Sns, SnsConfigError};
-use crate::store::local::{Disk, DiskError, HeapDisk, LocalStore, LsmDisk};
+use crate::store::local::{LocalStore, ReadError, tables};
 use crate::store::redis::{RedisOpenError, RedisStore};
 use crate::store::{Store, StoreError};
 
@@ -82,7 +83,10 @@ const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
 pub enum OpenError {
     /// The data cannot be opened.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Ledger(#[from] LedgerError),
+    /// What is in it cannot be read.
+    #[error(transparent)]
+    Store(#[from] ReadError),
     /// Redis cannot be used.
     #[error(transparent)]
     Redis(#[from] RedisOpenError),
@@ -164,10 +168,12 @@ impl Engine {
     /// Opens the store and sets up the channels. Nothing is delivered before `run`.
     pub async fn open(config: &Config) -> Result<Engine, OpenError> {
         let clock = Clock::system();
-        let local = |disk: Box<dyn Disk>| LocalStore::open(disk, clock.clone(), config.local_store());
+        let local = |ledger: Arc<dyn Ledger>| LocalStore::open(ledger, clock.clone(), config.local_store());
         let store: Arc<dyn Store> = match &config.store.kind {
-            StoreKind::Embedded => Arc::new(local(Box::new(LsmDisk::open(&config.store.data)?))?),
-            StoreKind::Memory => Arc::new(local(Box::<HeapDisk>::default())?),
+            StoreKind::Embedded => {
+                Arc::new(local(Arc::new(LsmLedger::open(&config.store.data, &tables::TABLES)?)).await?)
+            }
+            StoreKind::Memory => Arc::new(local(Arc::new(HeapLedger::new(&tables::TABLES))).await?),
             StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
         };
         let seal = Arc::new(config.seal()?);

@@ -13,12 +13,13 @@ use entrega::dispatch::RunError;
 use entrega::intake::{OnceKey, Taken};
 use entrega::settle::Attempted;
 use entrega::store::ClaimedJob;
-use entrega::store::local::{Batch, Disk, DiskError, HeapDisk, Order, Table, Visit};
+use entrega::store::local::tables::TABLES;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::job::JobState;
 use entrega_core::outcome::{Answer, Fault, FaultKind, Lesson, Outcome};
 use entrega_core::policy::{LanePolicy, OnExhausted, Scope};
+use entrega_ledger::{HeapLedger, LedgerDouble, LedgerError};
 
 use self::world::{Parts, Reply, World, lane, quick_policy};
 
@@ -200,7 +201,7 @@ async fn while_a_destination_is_down_jobs_are_answered_without_a_call() {
 
 #[tokio::test]
 async fn from_what_was_let_past_nobody_learns() {
-    let engine = world::engine(Parts::default());
+    let engine = world::engine(Parts::default()).await;
     let world = World::start(Parts::default(), |_| Reply::Status(200)).await;
     engine.submit(&world::tenant("acme"), vec![world.job("/"); 2]).await;
     for (claimed, past_breaker) in engine.store.claim(&lane(), 2).await.unwrap().jobs.into_iter().zip([false, true]) {
@@ -221,42 +222,15 @@ async fn jobs_are_let_past_only_to_a_channel_that_answers_alone() {
     assert!(error.to_string().contains("lane 'http'") && error.to_string().contains("when_open = \"hold\""));
 }
 
-/// A disk that stops writing when told.
-#[derive(Default)]
-struct Breakable {
-    disk: HeapDisk,
-    is_broken: Arc<AtomicBool>,
-}
-
-impl Disk for Breakable {
-    fn read(&self, table: Table, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, DiskError> {
-        self.disk.read(table, key, see)
-    }
-    fn scan(&self, table: Table, order: Order<'_>, visit: Visit<'_>) -> Result<(), DiskError> {
-        self.disk.scan(table, order, visit)
-    }
-    fn commit(&self, batch: Batch) -> Result<(), DiskError> {
-        match self.is_broken.load(Ordering::SeqCst) {
-            true => Err(DiskError::Io { doing: "writing the store", reason: "the disk is gone".into() }),
-            false => self.disk.commit(batch),
-        }
-    }
-    fn free_bytes(&self) -> Option<u64> {
-        None
-    }
-    fn kind(&self) -> &'static str {
-        "breakable"
-    }
-    fn durability(&self) -> &'static str {
-        "until it breaks"
-    }
-}
-
 #[tokio::test]
 async fn when_the_store_cannot_be_written_nothing_is_accepted_and_delivery_stops() {
-    let disk = Breakable::default();
-    let is_broken = disk.is_broken.clone();
-    let world = World::start(Parts { disk: Box::new(disk), ..Parts::default() }, |_| Reply::Status(200)).await;
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let breaks = is_broken.clone();
+    let ledger = LedgerDouble::over(Arc::new(HeapLedger::new(&TABLES))).before_write(move |_| {
+        let gone = || LedgerError::Broken { doing: "writing the store", reason: "the disk is gone".into() };
+        (!breaks.load(Ordering::SeqCst)).then_some(()).ok_or_else(gone)
+    });
+    let world = World::start(Parts { ledger: Arc::new(ledger), ..Parts::default() }, |_| Reply::Status(200)).await;
     let first = world.submit("acme", vec![world.job("/before")]).await[0];
     world.end_of(first).await;
     is_broken.store(true, Ordering::SeqCst);

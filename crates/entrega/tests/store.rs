@@ -9,8 +9,8 @@
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
 //! - `differential`: the lane machine and Redis, side by side
-//! - `restart`, `damage`: the embedded store alone; `disk`, `writing`, `crash`, `failing`: a local store over a disk that can be
-//!   stopped, broken and copied
+//! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`: the store over a ledger that
+//!   can be stopped, broken and copied
 
 mod redis;
 
@@ -25,12 +25,12 @@ mod store {
     mod damage;
     mod dead_letters;
     mod differential;
-    mod disk;
     mod endpoints;
     mod explaining;
     mod failing;
     mod fixture;
     mod gating;
+    mod ledger;
     mod listing;
     mod mail;
     mod passing;

@@ -4,7 +4,7 @@
 use entrega::store::{KeptAnswer, StoredAnswer};
 use entrega_core::time::Time;
 
-use crate::hands::{Claimed, Hands};
+use crate::hands::Claimed;
 use crate::route::Keeping;
 use crate::witness::Broken;
 
@@ -13,8 +13,6 @@ use crate::witness::Broken;
 pub struct Call {
     /// What is asked.
     pub question: String,
-    /// By which node.
-    pub node: usize,
     /// For a job that was claimed so.
     pub claimed: Claimed,
 }
@@ -23,7 +21,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 struct Made {
     call: Call,
-    /// Whether its node still waits for it.
+    /// Whether somebody still waits for it.
     is_under_way: bool,
     /// When it was answered.
     answered_at: Time,
@@ -49,23 +47,17 @@ impl Answers {
         self.calls.iter_mut().for_each(|made| (made.is_under_way, made.kept_at) = (false, None));
     }
 
-    /// A node is gone.
-    pub fn abandoned(&mut self, node: usize) {
-        self.calls.iter_mut().filter(|made| made.call.node == node).for_each(|made| made.is_under_way = false);
-    }
-
-    /// The upstream is asked; gives the number of the call. Nodes that were held up may not know what others do.
-    pub fn asked(&mut self, now: Time, call: Call, hands: &Hands) -> (usize, Result<(), Broken>) {
-        let is_free = |call: &Call| !hands.were_held_up(call.node, call.claimed.at, now);
+    /// The upstream is asked; gives the number of the call.
+    pub fn asked(&mut self, now: Time, call: Call) -> (usize, Result<(), Broken>) {
         let since = call.claimed.at;
         let same = || self.calls.iter().filter(|made| made.call.question == call.question);
         let was_kept = |made: &Made| made.kept_at.is_some_and(|at| at < since);
         let is_kept = same().any(|made| was_kept(made) && now < made.answered_at + self.keeping.fresh);
-        let is_made = same().any(|made| made.is_under_way && is_free(&made.call));
+        let is_made = same().any(|made| made.is_under_way);
         let checked = match () {
             _ if call.claimed.is_past_breaker => Err(("breaker_holds", "calls past an open breaker")),
-            _ if is_free(&call) && is_kept => Err(("calls_spared", "calls although a fresh answer is kept")),
-            _ if is_free(&call) && is_made => Err(("calls_spared", "calls while the same call is under way")),
+            _ if is_kept => Err(("calls_spared", "calls although a fresh answer is kept")),
+            _ if is_made => Err(("calls_spared", "calls while the same call is under way")),
             _ => Ok(()),
         };
         self.calls.push(Made { call, is_under_way: true, answered_at: now, kept_at: None, body: Vec::new() });

@@ -71,7 +71,7 @@ pub fn connectors(life: &Arc<Life>, engine: &Engine) -> Connectors {
     Connectors::new(vec![connector], engine.store.clone(), engine.seal.clone(), outside, engine.metrics.clone())
 }
 
-/// The API as one node reaches it.
+/// The API as the engine reaches it.
 struct Api {
     life: Arc<Life>,
 }
@@ -87,7 +87,7 @@ impl Exchange for Api {
         Box::pin(async move {
             let life = &self.life;
             life.reach().await;
-            let call = life.world.witness.lock().calling(life.clock.now(), life.node(), request_id(&request));
+            let call = life.world.witness.lock().calling(life.clock.now(), request_id(&request));
             let mood = Mood::draw(life);
             let takes = ms(life.world.rng.lock().u64(0..300));
             match mood {

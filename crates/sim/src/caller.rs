@@ -30,10 +30,6 @@ const MARGIN: Duration = Duration::from_millis(1_001);
 pub struct Waiting {
     /// The name of its request.
     pub name: String,
-    /// Where.
-    pub node: usize,
-    /// Since when.
-    pub since: Time,
     /// Until when.
     pub until: Time,
 }
@@ -59,7 +55,7 @@ async fn hand_in(house: &House, number: usize, wish: &Wish) {
     // Whoever has a key may be impatient and come twice.
     let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
     for _ in 0..RETURNS_MAX {
-        match ask(&house.doors, number, wish, &keys).await {
+        match ask(&house.doors, wish, &keys).await {
             None => life.wait(RETURN_AFTER).await,
             Some(Ok(taken)) => {
                 let mut witness = world.witness.lock();
@@ -70,7 +66,7 @@ async fn hand_in(house: &House, number: usize, wish: &Wish) {
                     break;
                 }
             }
-            Some(Err(Refusal::Store(StoreError::MemoryFull | StoreError::Unreachable { .. }))) => {
+            Some(Err(Refusal::Store(StoreError::DiskFull { .. } | StoreError::Unreachable { .. }))) => {
                 life.wait(RETURN_AFTER).await;
             }
             Some(Err(Refusal::Full { .. })) => break,
@@ -84,8 +80,8 @@ async fn hand_in(house: &House, number: usize, wish: &Wish) {
 }
 
 /// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
-async fn ask(doors: &Doors, caller: usize, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
-    let (life, engine) = doors.find(caller)?;
+async fn ask(doors: &Doors, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
+    let (life, engine) = doors.find()?;
     let asked = async {
         match question(&wish.job, keys) {
             None => engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]).await.pop(),
@@ -116,16 +112,16 @@ async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Res
 
 /// Has a node call the API, and waits. Whoever comes when all are away leaves, and so does whose node dies over it.
 async fn wait_for_answer(doors: &Doors, number: usize, tenant: &TenantName, call: &ConnectorCall) {
-    let Some((life, engine)) = doors.find(number) else { return };
+    let Some((life, engine)) = doors.find() else { return };
     let now = life.clock.now();
     let name = life.world.witness.lock().begins_to_wait(number);
-    let (since, until) = (life.moment(), life.moment() + PATIENCE + MARGIN);
+    let until = life.moment() + PATIENCE + MARGIN;
     let names = Names { request_id: Some(name.clone()), ..Names::default() };
     let result = tokio::select! {
         biased;
         () = life.died() => return,
         result = engine.connectors.send(tenant, call, names, life.clock.instant(now + PATIENCE)) => result,
     };
-    let waiting = Waiting { name, node: life.node(), since, until };
+    let waiting = Waiting { name, until };
     life.world.witness.lock().waited(life.clock.now(), &waiting, &result);
 }

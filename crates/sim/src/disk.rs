@@ -1,16 +1,17 @@
-//! The simulated disk: what survives a crash.
-//! Invariant: a batch of changes is there whole or not at all; what is here is what the next life of the process finds.
+//! What is durable, as somebody outside understands it: jobs, dead letters and replays, read from the rows of the ledger.
+//! Invariant: follows from the rows alone, and from what they were before; the store is not asked.
 //! Never: decides; the store does, and the witness judges.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use entrega::store::ReplayRun;
+use entrega::store::local::Record as Row;
+use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE};
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
-use entrega_core::lane::{Starts, Waiting};
-use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
+use entrega_ledger::{HeapLedger, Key, Table};
 
 /// Where a job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +33,9 @@ pub enum Place {
 }
 
 /// What is kept of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The job.
+    /// The job; of one that ended, as it was before.
     pub job: Job,
     /// Where it stands.
     pub place: Place,
@@ -49,32 +50,11 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a job that was just taken.
-    pub fn new(job: Job) -> Record {
-        Record { due: job.due_at, job, place: Place::Waiting, attempt: 0, generation: 0, history: Vec::new() }
-    }
-
     /// Dropped if it still waits then.
     pub fn expires(&self) -> Time {
         self.job.expires_at.unwrap_or(Time::NEVER)
     }
-
-    /// As the lane machine knows it.
-    pub fn waiting(&self) -> Waiting {
-        Waiting {
-            id: self.job.id,
-            tenant: self.job.tenant.clone(),
-            priority: self.job.priority,
-            due: self.due,
-            expires: self.expires(),
-            attempt: u16::try_from(self.attempt).unwrap_or(u16::MAX),
-            generation: self.generation,
-        }
-    }
 }
-
-/// A submission that happens once, by tenant and key.
-pub type OnceKey = (TenantName, String);
 
 /// One change.
 #[derive(Clone, Debug)]
@@ -87,23 +67,8 @@ pub enum Change {
     Dead(Box<DeadLetter>),
     /// A dead letter is gone; no rule allows that here.
     ForgetDead(JobId),
-    /// A key was used for this job.
-    Once(OnceKey, JobId),
     /// A replay got so far.
     Replay(Box<ReplayRun>),
-    /// A lane is paused now, or not.
-    Pause(LaneName, bool),
-    /// The process stopped in order; these were the last starts.
-    Stopped(Stopped),
-}
-
-/// What an orderly stop leaves.
-#[derive(Clone, Debug)]
-pub struct Stopped {
-    /// When, by the clock.
-    pub at: Time,
-    /// The last starts of lanes whose gates count them.
-    pub starts: BTreeMap<LaneName, Starts>,
 }
 
 /// What is durable.
@@ -113,35 +78,92 @@ pub struct Disk {
     pub jobs: BTreeMap<JobId, Record>,
     /// Dead letters.
     pub dead: BTreeMap<JobId, DeadLetter>,
-    /// Keys that were used.
-    pub once: BTreeMap<OnceKey, JobId>,
     /// Replays.
     pub replays: BTreeMap<String, ReplayRun>,
-    /// Until the next start.
-    pub stopped: Option<Stopped>,
-    /// Lanes that stand still until somebody says otherwise.
-    pub paused: BTreeSet<LaneName>,
+    /// Jobs as they were handed in, also those that ended as they were taken.
+    pub handed_in: BTreeMap<JobId, Job>,
+}
+
+fn row(heap: &HeapLedger, table: Table, key: Key) -> Option<Row> {
+    heap.get(table, &key).and_then(|value| Row::of(table, &value).ok())
 }
 
 impl Disk {
-    /// Writes all of a batch.
-    pub fn commit(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            match change {
-                Change::Job(record) => drop(self.jobs.insert(record.job.id, *record)),
-                Change::Forget(id) => drop(self.jobs.remove(&id)),
-                Change::Dead(dead) => drop(self.dead.insert(dead.job_id, *dead)),
-                Change::ForgetDead(id) => drop(self.dead.remove(&id)),
-                Change::Once(key, id) => drop(self.once.insert(key, id)),
-                Change::Replay(run) => drop(self.replays.insert(run.id.clone(), *run)),
-                Change::Stopped(stopped) => self.stopped = Some(stopped),
-                Change::Pause(lane, true) => {
-                    self.paused.insert(lane);
-                }
-                Change::Pause(lane, false) => {
-                    self.paused.remove(&lane);
-                }
+    /// Looks at a job again whose rows were written; says what changed.
+    pub fn look(&mut self, heap: &HeapLedger, id: JobId) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let key = || Key::Id(*id.as_bytes());
+        let dead = match row(heap, DEAD, key()) {
+            Some(Row::Dead(dead)) => Some(*dead),
+            _ => None,
+        };
+        let record = self.record(heap, id, dead.as_ref());
+        if record.as_ref() != self.jobs.get(&id) {
+            changes.push(record.clone().map_or(Change::Forget(id), |record| Change::Job(Box::new(record))));
+        }
+        if dead.as_ref() != self.dead.get(&id) {
+            changes.push(dead.clone().map_or(Change::ForgetDead(id), |dead| Change::Dead(Box::new(dead))));
+        }
+        set(&mut self.jobs, id, record);
+        set(&mut self.dead, id, dead);
+        changes
+    }
+
+    fn record(&self, heap: &HeapLedger, id: JobId, dead: Option<&DeadLetter>) -> Option<Record> {
+        let key = || Key::Id(*id.as_bytes());
+        let before = self.jobs.get(&id);
+        // Without a new attempt its number is the one it had.
+        let number = |history: &[Attempt]| match before {
+            Some(before) if before.history == history => before.attempt,
+            _ => history.last().map_or(0, |attempt| attempt.number),
+        };
+        let ended = |job: Job, state, reason, generation, history: Vec<Attempt>| Record {
+            place: Place::Ended { state, reason },
+            attempt: number(&history),
+            generation,
+            history,
+            due: job.due_at,
+            job,
+        };
+        match (row(heap, JOBS, key()), dead) {
+            (Some(Row::Job(job)), _) => {
+                let live = Key::Scoped(job.lane.as_str().into(), *id.as_bytes());
+                let Some(Row::Live { due, attempt, generation, blocked }) = row(heap, LIVE, live) else { return None };
+                let history = match row(heap, HISTORY, key()) {
+                    Some(Row::History(history)) => history,
+                    _ => Vec::new(),
+                };
+                let place = blocked.map_or(Place::Waiting, |reason| Place::Blocked { reason });
+                let job = self.as_handed_in(*job);
+                Some(Record { job, place, attempt: attempt.into(), generation, history, due })
             }
+            (Some(Row::Ended { state, reason, generation, attempts }), _) => {
+                let job = before.map(|before| &before.job).or_else(|| self.handed_in.get(&id))?.clone();
+                Some(ended(job, state, reason, generation, attempts))
+            }
+            (_, Some(dead)) => {
+                let earlier = self.dead.get(&id).map_or(0, |earlier| earlier.attempts.len());
+                // One that is looked at again, and did not die again, has the attempts that it had.
+                let history = match before {
+                    Some(before) if matches!(before.place, Place::Ended { .. }) => before.history.clone(),
+                    _ => dead.attempts.get(earlier..).unwrap_or_default().to_vec(),
+                };
+                let job = self.as_handed_in(dead.original_data.clone());
+                let reason = Some(dead.last_failure_reason.clone());
+                Some(ended(job, JobState::Dlq, reason, dead.generation, history))
+            }
+            _ => None,
+        }
+    }
+
+    /// With the time to live and the priority that its caller gave it; a planted bug may have changed them on the way.
+    fn as_handed_in(&self, job: Job) -> Job {
+        match self.handed_in.get(&job.id) {
+            Some(first) if job.accepted_at == first.accepted_at => {
+                let expires_at = job.expires_at.or(first.expires_at);
+                Job { priority: first.priority, expires_at, ..job }
+            }
+            _ => job,
         }
     }
 
@@ -153,5 +175,12 @@ impl Disk {
     /// Jobs that wait or run.
     pub fn waiting(&self) -> impl Iterator<Item = &Record> {
         self.jobs.values().filter(|record| record.place == Place::Waiting)
+    }
+}
+
+fn set<T>(map: &mut BTreeMap<JobId, T>, id: JobId, value: Option<T>) {
+    match value {
+        Some(value) => drop(map.insert(id, value)),
+        None => drop(map.remove(&id)),
     }
 }

@@ -18,6 +18,7 @@
 
 mod answers;
 mod api;
+mod bent;
 mod breakers;
 mod bug;
 mod caller;
@@ -26,6 +27,7 @@ mod disk;
 mod drift;
 mod events;
 mod hands;
+mod ledger;
 mod life;
 mod node;
 mod operator;

@@ -1,9 +1,7 @@
-//! One life: of the store with all its nodes, or of one of several nodes. Its clock, the world it lives in, and the moment
-//! at which it is killed.
-//! Invariant: once dead, nothing that asks [`Life::reach`] goes on, and while it is stalled nothing does; whatever was not
-//! on the disk when the store died never was.
+//! One life of the process: its clock, the world it lives in, and the moment at which it is killed.
+//! Invariant: once dead, nothing that asks [`Life::reach`] goes on; whatever the ledger did not have by then, or gets late,
+//! never was.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,14 +9,16 @@ use std::time::Duration;
 use entrega::clock::Clock;
 use entrega::store::ReplayStatus;
 use entrega_core::time::Time;
+use entrega_ledger::HeapLedger;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
 use crate::drift::Drift;
+use crate::ledger::Late;
 use crate::operator::Stage;
-use crate::plan::{End, Fate, Plan};
+use crate::plan::{End, Plan};
 use crate::witness::Witness;
 
 /// More points than any life needs by far.
@@ -30,7 +30,11 @@ pub struct World {
     pub plan: Arc<Plan>,
     /// The rule that is broken on purpose.
     pub bug: Option<Bug>,
-    /// What is durable.
+    /// The rows of the ledger.
+    pub heap: Mutex<Arc<HeapLedger>>,
+    /// What is on its way to it.
+    pub late: Late,
+    /// What is durable, as somebody outside understands it.
     pub disk: Mutex<Disk>,
     /// Who sees and judges.
     pub witness: Mutex<Witness>,
@@ -40,8 +44,12 @@ pub struct World {
     pub open: Mutex<Vec<bool>>,
     /// How far each order of an operator got.
     pub orders: Mutex<Vec<Stage>>,
-    /// What is still to happen to each node.
-    pub fates: Mutex<Vec<VecDeque<Fate>>>,
+    /// When the process last stopped in order, by its clock.
+    pub stopped_at: Mutex<Option<Time>>,
+    /// The first answer of the upstream that was kept.
+    pub first_cached: Mutex<Option<String>>,
+    /// Processes and attempts so far.
+    pub counted: AtomicU64,
 }
 
 impl World {
@@ -50,9 +58,14 @@ impl World {
         self.bug == Some(bug)
     }
 
-    /// How the next life of a node ends, if not with everything.
-    pub fn next_fate(&self, node: usize) -> Option<Fate> {
-        self.fates.lock()[node].pop_front()
+    /// The number of the next process.
+    pub fn next_process(&self) -> u64 {
+        self.counted.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of the next attempt.
+    pub fn next_ticket(&self) -> u64 {
+        self.counted.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Whether somebody still wants something, or something is still going to happen.
@@ -72,52 +85,26 @@ pub struct Life {
     /// The time as the process knows it.
     pub clock: Clock,
     drift: Drift,
-    /// Which of several nodes, and the life of its store.
-    node: Option<(usize, Arc<Life>)>,
-    /// In microseconds.
-    stalled_until: AtomicU64,
     points: AtomicU64,
     crash_at: AtomicU64,
     died: CancellationToken,
 }
 
 impl Life {
-    /// One of everything.
+    /// One that begins at a moment.
     pub fn new(world: &Arc<World>, start: Time, drift: Drift, end: Option<End>) -> Life {
-        Life::begin(world, Clock::of_runtime(drift.shown(start)), drift, None, end)
-    }
-
-    /// One of a node alone.
-    pub fn of_node(store: &Arc<Life>, node: usize, end: Option<End>) -> Life {
-        Life::begin(&store.world, store.clock.clone(), store.drift, Some((node, store.clone())), end)
-    }
-
-    fn begin(
-        world: &Arc<World>,
-        clock: Clock,
-        drift: Drift,
-        node: Option<(usize, Arc<Life>)>,
-        end: Option<End>,
-    ) -> Life {
         let crash_at = match end {
             Some(End::Crash { points }) => points,
             _ => u64::MAX,
         };
         Life {
             world: world.clone(),
-            clock,
+            clock: Clock::of_runtime(drift.shown(start)),
             drift,
-            node,
-            stalled_until: AtomicU64::new(0),
             points: AtomicU64::new(0),
             crash_at: AtomicU64::new(crash_at),
             died: CancellationToken::new(),
         }
-    }
-
-    /// Which node; the first where there is one.
-    pub fn node(&self) -> usize {
-        self.node.as_ref().map_or(0, |(node, _)| *node)
     }
 
     /// The moment it really is, whatever the process believes: callers, operators and faults come by this.
@@ -125,13 +112,9 @@ impl Life {
         self.drift.moment(self.clock.now())
     }
 
-    /// A point at which the process may be killed; nobody gets past one when it is dead, or while it is stalled.
+    /// A point at which the process may be killed; nobody gets past one when it is dead.
     pub async fn reach(&self) {
         let point = self.points.fetch_add(1, Ordering::Relaxed) + 1;
-        self.stall(point);
-        while self.stalled_until() > self.moment() {
-            self.wait_until(self.stalled_until()).await;
-        }
         if self.is_over(point) {
             self.kill();
         }
@@ -145,25 +128,9 @@ impl Life {
         self.died.cancel();
     }
 
-    /// Whether it is over, for this node or for everything.
+    /// Whether it is over.
     pub fn is_dead(&self) -> bool {
-        self.died.is_cancelled() || self.node.as_ref().is_some_and(|(_, store)| store.is_dead())
-    }
-
-    /// Has a node do nothing for a while if it is to from this point on.
-    fn stall(&self, point: u64) {
-        let Some((node, _)) = self.node else { return };
-        let (plan, now) = (&self.world.plan, self.moment());
-        let lengths = plan.nodes[node].stalls.iter().filter(|(at, _)| *at == point).map(|(_, length)| *length);
-        let until = lengths.max().map_or(Time::ZERO, |length| (now + length).min(plan.heal_at));
-        if until > now {
-            self.stalled_until.fetch_max(until.as_micros(), Ordering::Relaxed);
-            self.world.witness.lock().stalled(node, (now, until));
-        }
-    }
-
-    fn stalled_until(&self) -> Time {
-        Time::from_micros(self.stalled_until.load(Ordering::Relaxed))
+        self.died.is_cancelled()
     }
 
     /// Whether this point is the last.

@@ -1,6 +1,5 @@
-//! A node: one of the engines over the store, with one life after the other while the others go on.
-//! Invariant: a lone node shares the life of its store; one of several dies alone, and what it held stays held until its
-//! leases end.
+//! The node: the engine over the store, for one life of the process.
+//! Invariant: callers are let in while it lives and is not told to stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,134 +20,61 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::api;
 use crate::destination::Destination;
 use crate::life::Life;
-use crate::plan::{End, Fate};
 use crate::route::routes;
-use crate::store::SimStore;
+use crate::store::WatchedStore;
 use crate::upstream::Upstream;
 
 /// What an orderly stop waits for.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How a life of one of several nodes ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeEnd {
-    /// While the others went on.
-    Killed,
-    /// In order, while the others went on.
-    Stopped,
-    /// In order, with all the others.
-    WithAll,
-}
-
-/// Where callers are let in: the life of a node and its engine.
+/// Where callers are let in: the life of the process and its engine.
 pub type Door = (Arc<Life>, Arc<Engine>);
 
-/// The doors of all nodes; closed while a node is away.
-pub struct Doors(Mutex<Vec<Option<Door>>>);
+/// The door; closed while nobody is let in.
+#[derive(Default)]
+pub struct Doors(Mutex<Option<Door>>);
 
 impl Doors {
-    /// All closed.
-    pub fn new(nodes: usize) -> Doors {
-        Doors(Mutex::new(vec![None; nodes]))
+    /// Who answers, if anybody does.
+    pub fn find(&self) -> Option<Door> {
+        self.0.lock().clone()
     }
 
-    /// The door that this caller is at, or the next that is open.
-    pub fn find(&self, caller: usize) -> Option<Door> {
-        let doors = self.0.lock();
-        let count = doors.len();
-        (0..count).find_map(|step| doors[(caller + step) % count].clone())
-    }
-
-    fn set(&self, node: usize, door: Option<Door>) {
-        self.0.lock()[node] = door;
+    fn set(&self, door: Option<Door>) {
+        *self.0.lock() = door;
     }
 }
 
-/// One life of the store, with the nodes over it.
+/// One life of the store, with the engine over it.
 pub struct House {
-    /// The life of the store, and of a lone node.
+    /// The life of both.
     pub life: Arc<Life>,
-    /// The store as it is seen from outside.
-    pub store: Arc<SimStore>,
+    /// The store.
+    pub store: Arc<WatchedStore>,
     /// Where callers are let in.
     pub doors: Doors,
-    /// Told when all nodes are to stop.
+    /// Told when the engine is to stop.
     pub shutdown: CancellationToken,
 }
 
-/// Lets a node live until all are to stop, or it is gone for good.
-pub async fn live_on(house: Arc<House>, node: usize) {
-    while !house.shutdown.is_cancelled() {
-        let fate = house.life.world.next_fate(node);
-        live(&house, node, fate).await;
-        match fate.map(|fate| fate.away) {
-            Some(Some(away)) => tokio::select! {
-                biased;
-                () = house.shutdown.cancelled() => {}
-                () = house.life.wait(away) => {}
-            },
-            _ => return,
-        }
-    }
-}
-
-/// One life of a node.
-async fn live(house: &House, node: usize, fate: Option<Fate>) {
-    let world = &house.life.world;
-    let end = fate.map(|fate| fate.end);
-    let life = match world.plan.nodes.len() {
-        1 => house.life.clone(),
-        _ => Arc::new(Life::of_node(&house.life, node, end)),
-    };
-    let store = house.store.join(&life, node);
-    let engine = engine(&life, &store);
-    house.doors.set(node, Some((life.clone(), engine.clone())));
+/// Lets the engine run until it is to stop.
+pub async fn live_on(house: Arc<House>) {
+    let engine = engine(&house.life, &house.store);
+    house.doors.set(Some((house.life.clone(), engine.clone())));
     let stop = house.shutdown.child_token();
     let running = AbortOnDropHandle::new(tokio::spawn({
         let (engine, stop) = (engine.clone(), stop.clone());
         async move { engine.run(stop, GRACE).await }
     }));
-    let stopping = async {
-        tokio::select! {
-            biased;
-            () = house.shutdown.cancelled() => {}
-            () = wait_for_stop(&life, end) => {}
-        }
-        house.doors.set(node, None);
-        stop.cancel();
-        running.await
-    };
-    let ended = tokio::select! {
-        biased;
-        () = life.died() => None,
-        ended = stopping => Some(ended),
-    };
-    house.doors.set(node, None);
-    let mut witness = world.witness.lock();
-    if !Arc::ptr_eq(&life, &house.life) {
-        // Whatever is left of it does nothing any more.
-        life.kill();
-        let how = match ended {
-            None => NodeEnd::Killed,
-            Some(_) if house.shutdown.is_cancelled() => NodeEnd::WithAll,
-            Some(_) => NodeEnd::Stopped,
-        };
-        witness.node_over(life.clock.now(), node, how);
-    }
-    if let Some(ended) = ended.filter(|ended| !matches!(ended, Ok(Ok(())))) {
-        witness.break_promise("engine_goes_on", format!("it ended with {ended:?}"));
+    house.shutdown.cancelled().await;
+    house.doors.set(None);
+    let ended = running.await;
+    if !matches!(ended, Ok(Ok(()))) {
+        house.life.world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
     }
 }
 
-/// Waits until a node is to be stopped in order while the others go on.
-async fn wait_for_stop(life: &Life, end: Option<End>) {
-    match end {
-        Some(End::Stop { after }) => life.wait(after).await,
-        _ => std::future::pending().await,
-    }
-}
-
-fn engine(life: &Arc<Life>, store: &Arc<SimStore>) -> Arc<Engine> {
+fn engine(life: &Arc<Life>, store: &Arc<WatchedStore>) -> Arc<Engine> {
     let lanes = life.world.plan.lanes.clone();
     let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
     let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));

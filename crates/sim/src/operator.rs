@@ -16,7 +16,7 @@ use entrega_core::name::LaneName;
 use crate::disk::{Disk, Place, Record};
 use crate::life::Life;
 use crate::plan::Order;
-use crate::store::SimStore;
+use crate::store::WatchedStore;
 
 /// How fast somebody has dead letters replayed who does not wait until the world has healed.
 const HASTY_PER_SEC: u32 = 50;
@@ -39,7 +39,7 @@ pub enum Stage {
 }
 
 /// Sees to one order of the plan.
-pub async fn operate(life: Arc<Life>, store: Arc<SimStore>, number: usize) {
+pub async fn operate(life: Arc<Life>, store: Arc<WatchedStore>, number: usize) {
     let world = &life.world;
     let (at, order) = &world.plan.orders[number];
     let stage = world.orders.lock()[number];
@@ -66,7 +66,7 @@ pub async fn operate(life: Arc<Life>, store: Arc<SimStore>, number: usize) {
     world.orders.lock()[number] = Stage::Over;
 }
 
-async fn pause(life: &Life, store: &SimStore, lane: &LaneName) {
+async fn pause(life: &Life, store: &WatchedStore, lane: &LaneName) {
     if insist(life, || async { Ok(store.set_paused(lane, true).await?) }).await.is_some() {
         let mut witness = life.world.witness.lock();
         witness.troubles.paused += 1;
@@ -75,7 +75,7 @@ async fn pause(life: &Life, store: &SimStore, lane: &LaneName) {
     }
 }
 
-async fn resume(life: &Life, store: &SimStore, lane: &LaneName) {
+async fn resume(life: &Life, store: &WatchedStore, lane: &LaneName) {
     life.world.witness.lock().orders.resuming(lane);
     if insist(life, || async { Ok(store.set_paused(lane, false).await?) }).await.is_some() {
         life.world.witness.lock().note(life.clock.now(), format_args!("resumed {lane}"));
@@ -83,7 +83,7 @@ async fn resume(life: &Life, store: &SimStore, lane: &LaneName) {
 }
 
 /// Cancels any job that has not ended; one that is being attempted stays as it is.
-async fn cancel(life: &Life, store: &SimStore) {
+async fn cancel(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
     let Some(id) = pick(life, open) else { return };
     let answer = insist(life, || store.cancel(id, "an operator said so")).await;
@@ -105,7 +105,7 @@ async fn cancel(life: &Life, store: &SimStore) {
 }
 
 /// Gives any dead letter up that is still open; one that is being replayed stays as it is.
-async fn discard(life: &Life, store: &SimStore) {
+async fn discard(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.dead.values().filter(|it| it.status.is_open()).map(|it| it.job_id).collect();
     let Some(id) = pick(life, open) else { return };
     let answer = insist(life, || store.discard(id, "an operator gave it up")).await;
@@ -157,7 +157,7 @@ where
 }
 
 /// An operator who does not wait until the world has healed; a replay that was begun goes on in the next life.
-pub async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
+pub async fn help_early(life: Arc<Life>, store: Arc<WatchedStore>) {
     const EARLY: &str = "early";
     let Some(at) = life.world.plan.early_replay else { return };
     life.wait_until(at).await;
@@ -167,7 +167,7 @@ pub async fn help_early(life: Arc<Life>, store: Arc<SimStore>) {
 }
 
 /// What an operator does about jobs that are blocked or dead.
-pub async fn help(life: &Life, store: &SimStore, replay: &str, rate_per_sec: u32) {
+pub async fn help(life: &Life, store: &WatchedStore, replay: &str, rate_per_sec: u32) {
     unblock(life, store).await;
     let replay = ReplayRun {
         id: replay.into(),
@@ -186,7 +186,7 @@ pub async fn help(life: &Life, store: &SimStore, replay: &str, rate_per_sec: u32
 }
 
 /// Lets every blocked job go on; says how many were.
-async fn unblock(life: &Life, store: &SimStore) -> u32 {
+async fn unblock(life: &Life, store: &WatchedStore) -> u32 {
     let blocked: Vec<JobId> = {
         let disk = life.world.disk.lock();
         let blocked = disk.jobs.values().filter(|record| matches!(record.place, Place::Blocked { .. }));

@@ -1,6 +1,5 @@
 //! Passes: who was let through the gate before the API, as the API counts its calls.
-//! Invariant: moments are those that really were. A call that its node held up by standing still is not judged, and counts
-//! from when it was let through. The gate is not asked.
+//! Invariant: moments are those that really were. The gate is not asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use entrega_call::RetryPolicy;
 use entrega_core::time::Time;
 
-use crate::hands::Hands;
 use crate::witness::Broken;
 
 /// How somebody got past the gate.
@@ -22,8 +20,8 @@ pub enum Pass {
     Uncounted,
 }
 
-/// One request with all its calls: for whom, at which node, and since when that has it.
-pub type Request = (String, usize, Time);
+/// One request with all its calls: for whom, and since when somebody has it.
+pub type Request = (String, Time);
 
 /// What is known of a request.
 #[derive(Debug, Default)]
@@ -37,14 +35,14 @@ struct Made {
 #[derive(Debug)]
 pub struct Passes {
     throttle: Option<(u32, Duration)>,
-    /// Those that nobody used yet: node, moment, and how.
-    open: Vec<(usize, Time, Pass)>,
+    /// Those that nobody used yet: moment, and how.
+    open: Vec<(Time, Pass)>,
     /// Until when the API asked everybody for a pause.
     paused_until: Time,
     starts: Vec<Time>,
     requests: BTreeMap<Request, Made>,
-    /// For what each call was, where that is known.
-    calls: Vec<Option<Request>>,
+    /// For what each call was.
+    calls: Vec<Request>,
 }
 
 impl Passes {
@@ -71,14 +69,9 @@ impl Passes {
         self.paused_until = self.paused_until.max(until);
     }
 
-    /// A node is gone.
-    pub fn abandoned(&mut self, node: usize) {
-        self.open.retain(|(of, ..)| *of != node);
-    }
-
-    /// Somebody at a node was let through.
-    pub fn given(&mut self, now: Time, node: usize, pass: Pass) -> Result<(), Broken> {
-        self.open.push((node, now, pass));
+    /// Somebody was let through.
+    pub fn given(&mut self, now: Time, pass: Pass) -> Result<(), Broken> {
+        self.open.push((now, pass));
         match pass != Pass::Uncounted && now < self.paused_until {
             true => Err(("never_early", "goes although the API asked for a pause".into())),
             false => Ok(()),
@@ -86,32 +79,20 @@ impl Passes {
     }
 
     /// The API is called; gives the number of the call.
-    pub fn called(
-        &mut self,
-        now: Time,
-        node: usize,
-        request: Option<Request>,
-        hands: &Hands,
-    ) -> (usize, Result<(), Broken>) {
-        // A turn that is not used at once is lost, for whoever waited for it was gone; unless its node stood still.
-        self.open.retain(|(node, at, _)| *at == now || hands.stood_still(*node, *at, now));
-        // The last one first: an older one is used only by who stood still since.
-        let used = self.open.iter().rposition(|(of, ..)| *of == node);
-        let pass = used.map(|index| self.open.remove(index));
+    pub fn called(&mut self, now: Time, request: Request) -> (usize, Result<(), Broken>) {
+        // A turn that is not used at once is lost, for whoever waited for it was gone.
+        self.open.retain(|(at, _)| *at == now);
+        let pass = self.open.pop();
         let is_full = |(max, per): (u32, Duration)| {
             let nth_last = self.starts.len().checked_sub(max as usize).map(|index| self.starts[index]);
             nth_last.is_some_and(|before| now < before + per)
         };
-        let mut unknown = Made::default();
-        let made = match &request {
-            Some(request) => self.requests.entry(request.clone()).or_default(),
-            None => &mut unknown,
-        };
+        let made = self.requests.entry(request.clone()).or_default();
         made.calls += 1;
         let attempts = RetryPolicy::connector().attempts;
         let checked = match pass {
             None => Err(("throttle_respected", "is called without a turn".into())),
-            Some((_, at, Pass::Turn)) if at == now && self.throttle.is_some_and(is_full) => {
+            Some((_, Pass::Turn)) if self.throttle.is_some_and(is_full) => {
                 Err(("throttle_respected", "is one call too many".into()))
             }
             Some(_) if made.quiet_until.is_some_and(|until| now < until) => {
@@ -122,7 +103,7 @@ impl Passes {
             }
             Some(_) => Ok(()),
         };
-        if let Some((_, at, Pass::Turn | Pass::Anyway)) = pass {
+        if let Some((at, Pass::Turn | Pass::Anyway)) = pass {
             let index = self.starts.partition_point(|start| *start <= at);
             self.starts.insert(index, at);
         }
@@ -132,15 +113,14 @@ impl Passes {
 
     /// The API asked not to be called for the same before a moment.
     pub fn asked_for_patience(&mut self, call: usize, until: Time) {
-        let request = self.calls[call].as_ref();
-        if let Some(made) = request.and_then(|request| self.requests.get_mut(request)) {
+        if let Some(made) = self.requests.get_mut(&self.calls[call]) {
             made.quiet_until = Some(until);
         }
     }
 
     /// Whether a body is what the API answered to the last call for a request.
     pub fn is_last_answer(&self, request: &Request, body: &[u8]) -> bool {
-        let last = self.calls.iter().rposition(|call| call.as_ref() == Some(request));
+        let last = self.calls.iter().rposition(|call| call == request);
         last.is_some_and(|call| body.ends_with(format!(" answer {call}").as_bytes()))
     }
 

@@ -3,7 +3,7 @@
 //! Never: looks at what happens in the run.
 //!
 //! # Layout
-//! - here: lanes, nodes, faults, operators; `wishes`: who comes, and what for
+//! - here: lanes, faults, operators; `wishes`: who comes, and what for
 
 mod wishes;
 
@@ -39,7 +39,7 @@ const TENANTS: u32 = 5;
 /// Of these tenants somebody hears what becomes of their mails.
 const TENANTS_LISTENING: u32 = 2;
 
-/// More attempts of one tenant than there can be, also with those that dead nodes still hold.
+/// More attempts of one tenant than there can be.
 pub const NO_LIMIT: u32 = 1_000;
 
 const CALLS_LANE: &str = "calls";
@@ -61,25 +61,6 @@ pub enum End {
     Stop { after: Duration },
     /// In order, and killed after so many polls before that is over.
     CutStop { after: Duration, polls: u64 },
-}
-
-/// How a life of one of several nodes ends while the others go on.
-#[derive(Clone, Copy, Debug)]
-pub struct Fate {
-    /// How.
-    pub end: End,
-    /// For how long it is away then; for good if nothing is said.
-    pub away: Option<Duration>,
-}
-
-/// What happens to one node.
-#[derive(Clone, Debug, Default)]
-pub struct NodePlan {
-    /// The ends of its lives, one after the other.
-    pub fates: Vec<Fate>,
-    /// At the so-manieth await of store or destination in a life it does nothing for so long, and then goes on as if
-    /// nothing had been.
-    pub stalls: Vec<(u64, Duration)>,
 }
 
 /// A caller who wants something sent.
@@ -115,8 +96,6 @@ pub enum Order {
 pub struct Plan {
     /// The lanes there are.
     pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
-    /// The nodes over the store: mostly one.
-    pub nodes: Vec<NodePlan>,
     /// How the proxy keeps answers.
     pub keeping: Keeping,
     /// What the API behind the connector allows.
@@ -180,15 +159,10 @@ impl Plan {
             _ => End::Crash { points: rng.u64(5..250) },
         };
         let wishes = wishes::draw(rng);
-        let nodes = nodes(rng);
-        let mut ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
-        if nodes.len() > 1 {
-            ends.truncate(1);
-        }
+        let ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
         let early_replay = rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS)));
         Plan {
             lanes: lanes(rng),
-            nodes,
             limits: api::limits(rng),
             keeping: Keeping { fresh: ms(rng.u64(300..2_500)), stale: ms(rng.u64(2_000..6_000)) },
             wishes,
@@ -235,28 +209,6 @@ fn spans(rng: &mut fastrand::Rng, most: usize, longest_ms: u64) -> Vec<Span> {
         (from, from + ms(rng.u64(50..longest_ms)))
     };
     (0..rng.usize(0..=most)).map(|_| span(rng)).collect()
-}
-
-/// Mostly one node, to which nothing happens but what happens to everything. One of several stays; the others may not.
-fn nodes(rng: &mut fastrand::Rng) -> Vec<NodePlan> {
-    let count = match rng.u32(0..10) {
-        0..6 => return vec![NodePlan::default()],
-        6..9 => 2,
-        _ => 3,
-    };
-    let fate = |rng: &mut fastrand::Rng, may_leave: bool| Fate {
-        end: match rng.u32(0..3) {
-            0 => End::Stop { after: ms(rng.u64(100..4_000)) },
-            _ => End::Crash { points: rng.u64(5..150) },
-        },
-        away: (!may_leave || rng.u32(0..4) > 0).then(|| ms(rng.u64(50..3_000))),
-    };
-    let stays = rng.usize(0..count);
-    let node = |rng: &mut fastrand::Rng, node: usize| NodePlan {
-        fates: (0..rng.usize(0..4)).map(|_| fate(rng, node != stays)).collect(),
-        stalls: (0..rng.usize(2..6)).map(|_| (rng.u64(5..150), ms(rng.u64(300..2_800)))).collect(),
-    };
-    (0..count).map(|number| node(rng, number)).collect()
 }
 
 /// One lane for each gate, so that a broken one is not hidden behind another.

@@ -1,24 +1,27 @@
-//! A run: one life of the store and its nodes after the other, until all has healed and everything has ended.
+//! A run: one life of the process after the other, until all has healed and everything has ended.
 //! Invariant: a life ends by dropping its runtime with every task in it, wherever each of them is waiting.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use entrega::store::local::tables::TABLES;
 use entrega_core::time::Time;
+use entrega_ledger::HeapLedger;
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
 use crate::caller;
 use crate::disk::Disk;
 use crate::drift::Drift;
+use crate::ledger::Late;
 use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
 use crate::operator::{self, CAREFUL_PER_SEC, Stage};
 use crate::plan::{End, Plan, START};
 use crate::pulse::Pulse;
-use crate::store::SimStore;
+use crate::store::WatchedStore;
 use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
 
@@ -47,19 +50,7 @@ pub fn run(seed: u64) -> Run {
 
 /// Runs one seed with a rule broken on purpose.
 pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let plan = Arc::new(Plan::draw(&mut rng));
-    let fates = plan.nodes.iter().map(|node| node.fates.iter().copied().collect()).collect();
-    let world = Arc::new(World {
-        open: Mutex::new(vec![true; plan.wishes.len()]),
-        orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
-        witness: Mutex::new(Witness::new(plan.clone())),
-        plan,
-        bug,
-        disk: Mutex::new(Disk::default()),
-        rng: Mutex::new(rng),
-        fates: Mutex::new(fates),
-    });
+    let world = world(seed, bug);
     let mut now = START;
     let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
     for (number, end) in ends.enumerate() {
@@ -79,45 +70,82 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     Run { trace, violation, troubles }
 }
 
-/// One life of the store and its nodes, from its start to its end; gives the moment of the end.
+/// The world of a seed, before anything has happened in it.
+pub(crate) fn world(seed: u64, bug: Option<Bug>) -> Arc<World> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let plan = Arc::new(Plan::draw(&mut rng));
+    Arc::new(World {
+        open: Mutex::new(vec![true; plan.wishes.len()]),
+        orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
+        witness: Mutex::new(Witness::new(plan.clone())),
+        plan,
+        bug,
+        heap: Mutex::new(Arc::new(HeapLedger::new(&TABLES))),
+        late: Late::default(),
+        disk: Mutex::new(Disk::default()),
+        rng: Mutex::new(rng),
+        stopped_at: Mutex::default(),
+        first_cached: Mutex::default(),
+        counted: AtomicU64::new(0),
+    })
+}
+
+/// One life of the process, from its start to its end; gives the moment of the end.
 fn live(world: &Arc<World>, number: usize, end: Option<End>, start: Time) -> Time {
     let (runtime, pulse) = Pulse::runtime();
     runtime.block_on(async {
         let drift = world.plan.drift(number);
         world.witness.lock().set_clock(start, drift);
         let life = Arc::new(Life::new(world, start, drift, end));
-        let store = SimStore::open(&life, number > 0);
-        let (doors, shutdown) = (Doors::new(world.plan.nodes.len()), CancellationToken::new());
-        let house = Arc::new(House { life: life.clone(), store: store.clone(), doors, shutdown: shutdown.clone() });
-        let mut nodes = JoinSet::new();
-        for node in 0..world.plan.nodes.len() {
-            nodes.spawn(node::live_on(house.clone(), node));
+        if number > 0 {
+            // What is durable, and nobody who owns anything.
+            let left = Arc::new(world.heap.lock().copy());
+            *world.heap.lock() = left;
         }
-        for wish in 0..world.plan.wishes.len() {
-            tokio::spawn(caller::call(house.clone(), wish));
-        }
-        tokio::spawn(operator::help_early(life.clone(), store.clone()));
-        for order in 0..world.plan.orders.len() {
-            tokio::spawn(operator::operate(life.clone(), store.clone(), order));
-        }
-        let stopping = async {
-            wait_for_end(&life, &store, end).await;
-            shutdown.cancel();
-            nodes.join_all().await;
-        };
+        let lived = live_with(world, &life, number > 0, &pulse, end);
         let is_killed = tokio::select! {
             biased;
             () = life.died() => true,
-            () = cut_short(&life, &shutdown, &pulse, end) => true,
-            () = stopping => false,
+            is_killed = lived => is_killed,
         };
         world.witness.lock().life_over(life.clock.now(), is_killed, end);
         life.moment()
     })
 }
 
+/// Opens the store and lets everything happen; says whether the process was killed.
+async fn live_with(
+    world: &Arc<World>,
+    life: &Arc<Life>,
+    is_restart: bool,
+    pulse: &Arc<Pulse>,
+    end: Option<End>,
+) -> bool {
+    let store = WatchedStore::open(life, is_restart).await;
+    let (doors, shutdown) = (Doors::default(), CancellationToken::new());
+    let house = Arc::new(House { life: life.clone(), store: store.clone(), doors, shutdown: shutdown.clone() });
+    let node = tokio::spawn(node::live_on(house.clone()));
+    for wish in 0..world.plan.wishes.len() {
+        tokio::spawn(caller::call(house.clone(), wish));
+    }
+    tokio::spawn(operator::help_early(life.clone(), store.clone()));
+    for order in 0..world.plan.orders.len() {
+        tokio::spawn(operator::operate(life.clone(), store.clone(), order));
+    }
+    let stopping = async {
+        wait_for_end(life, &store, end).await;
+        shutdown.cancel();
+        drop(node.await);
+    };
+    tokio::select! {
+        biased;
+        () = cut_short(life, &shutdown, pulse, end) => true,
+        () = stopping => false,
+    }
+}
+
 /// Waits until the process is to be stopped in order.
-async fn wait_for_end(life: &Life, store: &SimStore, end: Option<End>) {
+async fn wait_for_end(life: &Life, store: &WatchedStore, end: Option<End>) {
     match end {
         Some(End::Stop { after } | End::CutStop { after, .. }) => life.wait(after).await,
         // A life that was to be killed and was not goes on to the end like the last.
@@ -142,7 +170,7 @@ async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>
 }
 
 /// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
-async fn settle_down(life: &Life, store: &SimStore) {
+async fn settle_down(life: &Life, store: &WatchedStore) {
     let world = &life.world;
     life.wait_until(world.plan.heal_at).await;
     let deadline = world.plan.heal_at + PATIENCE;

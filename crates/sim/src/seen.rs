@@ -28,8 +28,12 @@ pub struct Seen {
     pub history: usize,
     /// All there were.
     pub told: u32,
-    /// Whether it stands in its lane: durable, waiting, and in nobody's hands.
+    /// Whether it stands in its lane: durable, the store was told so, and in nobody's hands.
     pub in_lane: bool,
+    /// Whether somebody is about to end it while it waits.
+    pub is_leaving: bool,
+    /// Its record could not be read, and it is tried again after this.
+    pub unread_until: Time,
     /// Whether it was claimed and neither settled nor taken over since.
     pub in_hands: bool,
 }
@@ -48,7 +52,9 @@ impl Seen {
             settled: record.attempt,
             history: record.history.len(),
             told: 0,
-            in_lane: record.place == Place::Waiting,
+            in_lane: false,
+            is_leaving: false,
+            unread_until: Time::ZERO,
             in_hands: false,
         }
     }
@@ -58,6 +64,11 @@ impl Seen {
         let (attempt, history) = (record.attempt, record.history.len());
         let is_same = (attempt, history, record.generation) == (self.settled, self.history, self.generation);
         match (&self.place, &record.place) {
+            (_, Place::Waiting | Place::Blocked { .. } | Place::Ended { state: JobState::Dlq, .. })
+                if record.generation < self.generation =>
+            {
+                Err(("attempts_bounded", "has forgotten that it was replayed".into()))
+            }
             (Place::Ended { state: JobState::Dlq, .. }, Place::Waiting) => {
                 match record.generation == self.generation + 1 {
                     true => Ok(false),

@@ -9,10 +9,12 @@ pub struct Troubles {
     pub cuts: u32,
     /// Orderly stops before the end.
     pub stops: u32,
-    /// Attempts that were taken over because their lease ended.
-    pub leases_lost: u32,
-    /// Settlements that came too late to count.
-    pub stale: u32,
+    /// Writes that happened although nobody was told so.
+    pub answers_lost: u32,
+    /// Writes that arrived after whoever sent them had given up.
+    pub late_writes: u32,
+    /// Reads that were not answered.
+    pub unread: u32,
     /// Submissions that the store refused.
     pub refused: u32,
     /// Jobs that were pushed out or expired.
@@ -37,16 +39,6 @@ pub struct Troubles {
     pub discarded: u32,
     /// Dead letters that could not be given up any more, or not just then.
     pub not_discarded: u32,
-    /// Nodes that stood still for a while.
-    pub stalls: u32,
-    /// Nodes that were killed while others went on.
-    pub nodes_killed: u32,
-    /// Nodes that were stopped in order while others went on.
-    pub nodes_stopped: u32,
-    /// Jobs that a node gave back when it stopped.
-    pub given_back: u32,
-    /// Calls of a node that was stalled, about jobs that others had by then.
-    pub late: u32,
     /// Calls of the upstream.
     pub asked: u32,
     /// Answers of the upstream that were given again.
@@ -67,13 +59,14 @@ pub struct Troubles {
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 30] {
+    pub fn all(&self) -> [(&'static str, u32); 26] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
             ("a stop", self.stops),
-            ("a lost lease", self.leases_lost),
-            ("a stale settlement", self.stale),
+            ("a lost answer", self.answers_lost),
+            ("a late write", self.late_writes),
+            ("a read without an answer", self.unread),
             ("a refusal", self.refused),
             ("a drop", self.dropped),
             ("a replay", self.replayed),
@@ -86,11 +79,6 @@ impl Troubles {
             ("an unblocked job", self.unblocked),
             ("a discarded dead letter", self.discarded),
             ("a discard in vain", self.not_discarded),
-            ("a stalled node", self.stalls),
-            ("a killed node", self.nodes_killed),
-            ("a stopped node", self.nodes_stopped),
-            ("a job given back", self.given_back),
-            ("a late call", self.late),
             ("a call of the upstream", self.asked),
             ("an answer given again", self.given_again),
             ("a job past a breaker", self.past_breaker),
@@ -107,8 +95,9 @@ impl Troubles {
         self.crashes += other.crashes;
         self.cuts += other.cuts;
         self.stops += other.stops;
-        self.leases_lost += other.leases_lost;
-        self.stale += other.stale;
+        self.answers_lost += other.answers_lost;
+        self.late_writes += other.late_writes;
+        self.unread += other.unread;
         self.refused += other.refused;
         self.dropped += other.dropped;
         self.replayed += other.replayed;
@@ -121,11 +110,6 @@ impl Troubles {
         self.unblocked += other.unblocked;
         self.discarded += other.discarded;
         self.not_discarded += other.not_discarded;
-        self.stalls += other.stalls;
-        self.nodes_killed += other.nodes_killed;
-        self.nodes_stopped += other.nodes_stopped;
-        self.given_back += other.given_back;
-        self.late += other.late;
         self.asked += other.asked;
         self.given_again += other.given_again;
         self.past_breaker += other.past_breaker;

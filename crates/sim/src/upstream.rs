@@ -18,7 +18,7 @@ use crate::life::Life;
 /// A late answer comes after this, if anybody still waits.
 pub const LATE: Duration = Duration::from_millis(800);
 
-/// The upstream as one node reaches it.
+/// The upstream as the engine reaches it.
 pub struct Upstream {
     /// The life that calls it.
     pub life: Arc<Life>,
@@ -37,7 +37,7 @@ impl Exchange for Upstream {
             let question = request.uri().path().trim_start_matches('/').to_owned();
             life.reach().await;
             let job = request_id(&request);
-            let call = life.world.witness.lock().asking(life.clock.now(), life.node(), job, &question);
+            let call = life.world.witness.lock().asking(life.clock.now(), job, &question);
             let _under_way = UnderWay { life, call };
             let mood = Mood::draw(life);
             let takes = Duration::from_millis(life.world.rng.lock().u64(0..300));

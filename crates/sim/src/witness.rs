@@ -9,10 +9,12 @@
 mod api;
 mod proxy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use entrega::store::{ClaimedJob, Settlement};
+use entrega::store::{ClaimedJob, ReplayRun, ReplayStatus, Settlement};
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use entrega_core::lane::Left;
@@ -25,16 +27,18 @@ use crate::answers::Answers;
 use crate::breakers::Breakers;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
-use crate::hands::{Hands, Start};
-use crate::node::NodeEnd;
+use crate::hands::Hands;
 use crate::orders::Orders;
 use crate::passes::Passes;
-use crate::plan::{End, NO_LIMIT, Plan, START, Span};
+use crate::plan::{End, NO_LIMIT, Plan, START};
 use crate::route::question;
 use crate::seen::Seen;
 use crate::starts::Starts;
 use crate::troubles::Troubles;
 use crate::turns::Turns;
+
+/// At least as long as a job waits whose record could not be read.
+const UNREAD_FOR: Duration = Duration::from_millis(250);
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +59,14 @@ pub struct Witness {
     breakers: Breakers,
     answers: Answers,
     passes: Passes,
-    /// What a destination asked of whoever held a job under a lease.
+    /// What a destination asked of an attempt of a job.
     asked: BTreeMap<(JobId, u64), Time>,
-    /// Under which lease each job was settled last.
+    /// By which attempt each job was settled last.
     settled: BTreeMap<JobId, u64>,
+    /// What the gates of a lane learn once a retry is durable.
+    to_learn: BTreeMap<JobId, (LaneName, Lesson)>,
+    /// Dead letters that waited when a replay was asked for and were not sent on their way since, by replay.
+    replays: BTreeMap<String, BTreeSet<JobId>>,
     /// Which job each key of a tenant made.
     keys: BTreeMap<(TenantName, String), JobId>,
     turns: BTreeMap<(LaneName, Priority), Turns>,
@@ -76,7 +84,7 @@ impl Witness {
     /// For a run of this plan.
     pub fn new(plan: Arc<Plan>) -> Witness {
         Witness {
-            hands: Hands::new(&plan),
+            hands: Hands::default(),
             breakers: Breakers::default(),
             answers: Answers::new(plan.keeping),
             passes: Passes::new(plan.limits.throttle),
@@ -86,6 +94,8 @@ impl Witness {
             starts: Starts::default(),
             asked: BTreeMap::new(),
             settled: BTreeMap::new(),
+            to_learn: BTreeMap::new(),
+            replays: BTreeMap::new(),
             keys: BTreeMap::new(),
             turns: BTreeMap::new(),
             orders: Orders::default(),
@@ -138,7 +148,7 @@ impl Witness {
     }
 
     /// A batch is durable.
-    pub fn durable(&mut self, now: Time, changes: &[Change]) {
+    pub fn durable(&mut self, now: Time, changes: &[Change], disk: &Disk) {
         for change in changes {
             match change {
                 Change::Job(record) => self.job_durable(now, record),
@@ -149,24 +159,65 @@ impl Witness {
                     if let Err(bad) = dead.check() {
                         self.break_promise("ends_have_reasons", bad.to_string());
                     }
+                    if dead.status == DeadLetterStatus::Replaying {
+                        for left in self.replays.values_mut() {
+                            left.remove(&dead.job_id);
+                        }
+                    }
                     let seen = self.jobs.get(&dead.job_id);
                     let is_on_its_way = seen.is_some_and(|seen| !matches!(seen.place, Place::Ended { .. }));
                     let checked = self.orders.check_letter(dead, is_on_its_way);
                     self.judge(checked.map_err(|(checker, why)| (checker, format!("{} {why}", dead.job_id))));
                 }
-                Change::Once((_, key), id) => self.note(now, format_args!("once {key} {id}")),
-                Change::Stopped(stopped) => {
-                    self.note(now, format_args!("durable starts of {} lanes", stopped.starts.len()));
-                }
-                Change::Pause(lane, paused) => self.note(now, format_args!("durable {lane} paused: {paused}")),
-                Change::Replay(run) => self.note(now, format_args!("replay {} {:?}", run.replayed, run.status)),
+                Change::Replay(run) => self.replay_durable(now, run, disk),
             }
+        }
+    }
+
+    /// Somebody is about to end a job that waits, or did not after all.
+    pub fn leaving(&mut self, id: JobId, is_leaving: bool) {
+        self.jobs.entry(id).and_modify(|seen| seen.is_leaving = is_leaving);
+    }
+
+    /// What a job carries could not be read just now: it waits a moment, however urgent it is.
+    pub fn unread(&mut self, now: Time, id: Option<JobId>) {
+        self.troubles.unread += 1;
+        self.note(now, format_args!("a read is not answered"));
+        if let Some(seen) = id.and_then(|id| self.jobs.get_mut(&id)) {
+            seen.unread_until = now + UNREAD_FOR;
+        }
+    }
+
+    /// The store was told that a write is durable: what waits may go.
+    pub fn told(&mut self, ids: impl Iterator<Item = JobId>) {
+        for id in ids {
+            if let Some(seen) = self.jobs.get_mut(&id) {
+                seen.in_lane = seen.place == Place::Waiting && !seen.in_hands;
+            }
+        }
+    }
+
+    /// A replay got so far. One that is finished has met every letter that it was asked for.
+    fn replay_durable(&mut self, now: Time, run: &ReplayRun, disk: &Disk) {
+        self.note(now, format_args!("replay {} {} {:?}", run.id, run.replayed, run.status));
+        // By the clocks, too: a replay passes over what died in the future.
+        let fits = |dead: &&DeadLetter| dead.moved_to_dlq_at <= run.created_at && dead.check_replay().is_ok();
+        let fitting = || disk.dead.values().filter(fits).map(|dead| dead.job_id);
+        let waiting = self.replays.entry(run.id.clone()).or_insert_with(|| fitting().collect());
+        let left = fitting().find(|id| waiting.contains(id));
+        if let Some(id) = left.filter(|_| run.status == ReplayStatus::Finished) {
+            self.break_promise("replays_complete", format!("{} is over and left {id} behind", run.id));
         }
     }
 
     fn job_durable(&mut self, now: Time, record: &Record) {
         let id = record.job.id;
-        self.note(now, format_args!("durable {id} #{} g{} {:?}", record.attempt, record.generation, record.place));
+        if let Some((lane, lesson)) = self.to_learn.remove(&id) {
+            self.learned(now, &lane, lesson);
+        }
+        let due = self.drift.moment(record.due).since(START).as_millis();
+        let line = format_args!("durable {id} #{} g{} due {due} {:?}", record.attempt, record.generation, record.place);
+        self.note(now, line);
         if let Place::Blocked { reason } = &record.place
             && reason.trim().is_empty()
         {
@@ -203,11 +254,12 @@ impl Witness {
             self.break_promise("no_double_settle", format!("{id} is settled while another is at it"));
         }
         let told = seen.told + u32::from(is_settled);
-        self.jobs.insert(id, Seen { told, ..Seen::new(record) });
+        let is_leaving = seen.is_leaving && record.place == Place::Waiting;
+        self.jobs.insert(id, Seen { told, is_leaving, ..Seen::new(record) });
     }
 
     /// Jobs left their lane, to be attempted or because they expired.
-    pub fn claimed(&mut self, now: Time, node: usize, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
+    pub fn claimed(&mut self, now: Time, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
         for left in expired {
             self.dropped(now, left.id);
         }
@@ -218,7 +270,7 @@ impl Witness {
         }
         for job in jobs {
             let id = job.job.id;
-            self.note(now, format_args!("node {node} claimed {id} {lane} #{} g{}", job.attempt, job.generation));
+            self.note(now, format_args!("claimed {id} {lane} #{} g{}", job.attempt, job.generation));
             let Some(seen) = self.jobs.get(&id).cloned() else {
                 self.break_promise("no_accepted_job_lost", format!("{id} is attempted before it is durable"));
                 continue;
@@ -226,7 +278,7 @@ impl Witness {
             let moment = self.drift.moment(now);
             let checked = (self.orders.check_claim(lane, id, job.generation))
                 .and_then(|()| seen.may_go(now, job, &policy))
-                .and_then(|()| self.hands.claimed(moment, node, job, &policy))
+                .and_then(|()| self.hands.claimed(moment, job, &policy))
                 .and_then(|()| self.check_gates(now, job, &policy));
             self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
             if has_turns {
@@ -253,9 +305,9 @@ impl Witness {
     }
 
     fn ready<'a>(&'a self, now: Time, lane: &'a LaneName) -> impl Iterator<Item = (&'a JobId, &'a Seen)> {
-        self.jobs
-            .iter()
-            .filter(move |(_, seen)| seen.in_lane && seen.lane == *lane && seen.due <= now && seen.expires > now)
+        self.jobs.iter().filter(|(_, seen)| !seen.is_leaving).filter(move |(_, seen)| {
+            seen.in_lane && seen.lane == *lane && seen.due.max(seen.unread_until) <= now && seen.expires > now
+        })
     }
 
     /// Whoever has a job that may go is in line from now on.
@@ -305,22 +357,22 @@ impl Witness {
         }
     }
 
-    /// A node says what came of an attempt, perhaps too late.
-    pub fn settling(&mut self, now: Time, settlement: &Settlement, is_stale: bool) {
-        if is_stale {
-            self.troubles.stale += 1;
-            self.note(now, format_args!("stale {}", settlement.job.id));
-        }
+    /// Somebody says what came of an attempt.
+    pub fn settling(&mut self, now: Time, settlement: &Settlement) {
         let number = settlement.ticket.number().unwrap_or_default();
-        if !is_stale {
-            self.settled.insert(settlement.job.id, number);
-        }
-        let claimed = self.hands.settling(number).filter(|_| !is_stale);
+        self.note(now, format_args!("settling {}", settlement.job.id));
+        self.settled.insert(settlement.job.id, number);
+        let claimed = self.hands.settling(number);
         if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
             && let Some(at) = claimed
         {
             self.given(at, question, answer);
         }
+    }
+
+    /// The gates of a lane learn something once the retry of a job is durable.
+    pub fn will_learn(&mut self, lane: &LaneName, id: JobId, lesson: Lesson) {
+        self.to_learn.insert(id, (lane.clone(), lesson));
     }
 
     /// An attempt told something about its destination.
@@ -329,57 +381,12 @@ impl Witness {
         self.breakers.learned(now, lane, &policy, lesson);
     }
 
-    /// The lease of an attempt ended; its job waits again.
-    pub fn lease_lost(&mut self, now: Time, number: u64) {
-        self.troubles.leases_lost += 1;
-        let taken = self.hands.taken_over(self.drift.moment(now), number);
-        self.waits_again(now, "lease lost", taken);
-    }
-
-    /// A node gave a job back that it held; it waits again.
-    pub fn given_back(&mut self, now: Time, number: u64, node: usize) {
-        self.troubles.given_back += 1;
-        let given = self.hands.given_back(number, node);
-        self.waits_again(now, "given back", given);
-    }
-
-    fn waits_again(&mut self, now: Time, how: &str, job: Result<JobId, Broken>) {
-        if let Ok(id) = job {
-            self.note(now, format_args!("{how} {id}"));
-            self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (true, false));
-        }
-        self.judge(job.map(drop));
-    }
-
-    /// A node does nothing for a while.
-    pub fn stalled(&mut self, node: usize, span: Span) {
-        self.troubles.stalls += 1;
-        self.note(self.drift.shown(span.0), format_args!("node {node} stalls for {:?}", span.1.since(span.0)));
-        self.hands.stalled(node, span);
-    }
-
-    /// A life of one of several nodes ended.
-    pub fn node_over(&mut self, now: Time, node: usize, how: NodeEnd) {
-        self.note(now, format_args!("node {node}: {how:?}"));
-        self.troubles.nodes_killed += u32::from(how == NodeEnd::Killed);
-        self.troubles.nodes_stopped += u32::from(how == NodeEnd::Stopped);
-        self.hands.orphaned(node);
-        self.answers.abandoned(node);
-        self.passes.abandoned(node);
-    }
-
     /// A destination is called.
     pub fn started(&mut self, now: Time, job: &ClaimedJob) {
         let id = job.job.id;
         self.note(now, format_args!("start {id} #{}", job.attempt));
-        let checked = match self.hands.started(self.drift.moment(now), job) {
-            Ok(Start::Own) => self.orders.check_start(id, job.generation),
-            Ok(Start::Late) => {
-                self.troubles.late += 1;
-                return;
-            }
-            Err(broken) => Err(broken),
-        };
+        let held = self.hands.started(self.drift.moment(now), job);
+        let checked = held.and_then(|()| self.orders.check_start(id, job.generation));
         self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
         if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
             self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
@@ -399,6 +406,7 @@ impl Witness {
             self.break_promise("no_accepted_job_lost", format!("{id} was accepted and is gone"));
         }
         self.judge(self.orders.check_kept(disk));
+        self.to_learn.clear();
         self.turns.clear();
         self.hands.clear();
         self.breakers.clear();

@@ -347,6 +347,18 @@ impl Lane {
         true
     }
 
+    /// Undoes a start that came to nothing before anybody was called: the job waits until `at` with the number it had.
+    /// `false`, and nothing changes, if the ticket is not that of a running job.
+    pub fn give_back(&mut self, now: Time, ticket: Ticket, at: Time) -> bool {
+        let Ticket { slot, id } = ticket;
+        if self.slab[slot].id != id || self.slab[slot].place != Place::Running {
+            return false;
+        }
+        // Sizes count what waits by its number, so it has the old one before it waits.
+        self.slab[slot].attempt = self.slab[slot].attempt.saturating_sub(1);
+        self.settle(now, ticket, Next::RetryAt(at), Lesson::Unused, Duration::ZERO)
+    }
+
     /// Takes out a job that waits.
     pub fn remove(&mut self, id: JobId) -> Result<Left, NotRemoved> {
         let slot = self.slab.find(id).ok_or(NotRemoved::Unknown)?;

@@ -296,3 +296,17 @@ fn without_turns_it_is_first_in_first_out_over_all_tenants() {
     put(&mut lane, (0..20).map(|n| job(n, if n % 3 == 0 { "a" } else { "b" }, Priority::Normal)));
     assert_eq!(ids(&lane.claim(NOW, 100)), (0..20).map(id).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_start_that_is_undone_has_its_number_and_its_place_in_the_counts_again() {
+    let mut lane = lane(policy());
+    put(&mut lane, [job(1, "a", Priority::Normal)]);
+    let before = lane.sizes();
+    let claimed = lane.claim(NOW, 1).jobs.remove(0);
+    assert!(lane.give_back(NOW, claimed.ticket, after(200)));
+    assert!(!lane.give_back(NOW, claimed.ticket, after(200)), "it does not run any more");
+    assert_eq!(lane.sizes().waiting(), before.waiting());
+    assert!(lane.claim(after(199), 1).jobs.is_empty());
+    let again = lane.claim(after(200), 1).jobs.remove(0);
+    assert_eq!((again.id, again.attempt), (claimed.id, 1));
+}

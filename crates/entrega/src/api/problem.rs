@@ -311,7 +311,9 @@ fn store_kind(error: &StoreError) -> Kind {
         StoreError::UnknownLane { .. } => NOT_FOUND,
         StoreError::Unreachable { .. } => UNREACHABLE,
         StoreError::MemoryFull => MEMORY_FULL,
-        StoreError::Disk(_) | StoreError::Answer { .. } | StoreError::DeadLetter(_) => UNREADABLE,
+        StoreError::Read(_) | StoreError::Export { .. } | StoreError::Answer { .. } | StoreError::DeadLetter(_) => {
+            UNREADABLE
+        }
     }
 }
 

@@ -116,7 +116,8 @@ impl From<OpenError> for CliError {
     fn from(error: OpenError) -> CliError {
         match error {
             OpenError::Config(error) => CliError::Config(error),
-            OpenError::Disk(error) => CliError::Store(error.to_string()),
+            OpenError::Ledger(error) => CliError::Store(error.to_string()),
+            OpenError::Store(error) => CliError::Store(error.to_string()),
             OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Endpoints(ConfiguredError::Store(error)) => CliError::Store(error.to_string()),
             OpenError::Endpoints(error) => CliError::failed(error),

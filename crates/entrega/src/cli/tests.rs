@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use clap::{CommandFactory, Parser};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_ledger::HeapLedger;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -23,7 +24,8 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::store::ClaimedJob;
-use crate::store::local::{HeapDisk, LocalStore};
+use crate::store::local::LocalStore;
+use crate::store::local::tables::TABLES;
 
 const KEY: &str = "the-operators-key-of-this-test";
 const DESTINATION: &str = "http://127.0.0.1:9/orders";
@@ -70,7 +72,8 @@ impl World {
         let mended = Arc::new(AtomicBool::new(false));
         let channel: Arc<dyn Channel> = Arc::new(Destination(mended.clone()));
         let clock = Clock::system();
-        let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), config.local_store()).unwrap();
+        let ledger = Arc::new(HeapLedger::new(&TABLES));
+        let store = LocalStore::open(ledger, clock.clone(), config.local_store()).await.unwrap();
         let channels = ["http", "email", "event", "webhook"].map(|name| (name.to_owned(), channel.clone()));
         let (channels, filter) = (HashMap::from(channels), config.filter());
         let engine = Arc::new(Engine { channels, filter, ..Engine::over(Arc::new(store), clock, config.lanes) });

@@ -256,10 +256,10 @@ impl Config {
     /// How the local store is set up.
     pub fn local_store(&self) -> LocalOptions {
         LocalOptions {
-            lanes: self.lanes.clone(),
             retention: self.store.retention,
             free_bytes_min: self.store.free_space_min_mib.saturating_mul(MIB),
             export_dir: self.export_dir(),
+            ..LocalOptions::new(self.lanes.clone())
         }
     }
 

@@ -219,11 +219,13 @@ mod tests {
     use entrega_core::job::{Body, Payload, Priority};
     use entrega_core::name::TenantName;
     use entrega_core::outcome::Outcome;
+    use entrega_ledger::HeapLedger;
 
     use super::*;
     use crate::clock::Clock;
     use crate::intake::NewJob;
-    use crate::store::local::{HeapDisk, LocalOptions, LocalStore};
+    use crate::store::local::tables::TABLES;
+    use crate::store::local::{LocalOptions, LocalStore};
 
     struct Hanging;
 
@@ -234,12 +236,12 @@ mod tests {
         }
     }
 
-    fn engine(clock: &Clock, lane: &LaneName, policy: LanePolicy) -> Arc<Engine> {
+    async fn engine(clock: &Clock, lane: &LaneName, policy: LanePolicy) -> Arc<Engine> {
         let lanes: BTreeMap<_, _> = [(lane.clone(), Arc::new(policy))].into();
-        let retention = Duration::from_hours(1);
-        let options = LocalOptions { lanes: lanes.clone(), retention, free_bytes_min: 0, export_dir: None };
+        let options = LocalOptions::new(lanes.clone());
         let hanging: Arc<dyn Channel> = Arc::new(Hanging);
-        let store = Arc::new(LocalStore::open(Box::<HeapDisk>::default(), clock.clone(), options).unwrap());
+        let ledger = Arc::new(HeapLedger::new(&TABLES));
+        let store = Arc::new(LocalStore::open(ledger, clock.clone(), options).await.unwrap());
         let channels = HashMap::from([("hanging".to_owned(), hanging)]);
         Arc::new(Engine { channels, ..Engine::over(store, clock.clone(), lanes) })
     }
@@ -250,7 +252,7 @@ mod tests {
     async fn a_full_lane_with_a_job_that_came_due_sleeps() {
         let (clock, lane) = (Clock::manual(Time::from_millis(1_000_000)), LaneName::new("http").unwrap());
         let policy = LanePolicy { channel: "hanging".into(), concurrency: 1, ..LanePolicy::http() };
-        let engine = engine(&clock, &lane, policy);
+        let engine = engine(&clock, &lane, policy).await;
         let delay = Duration::from_secs(1);
         let job = |delay| NewJob {
             lane: lane.clone(),

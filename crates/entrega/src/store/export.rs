@@ -8,15 +8,14 @@ use std::path::Path;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::time::Time;
 
-use super::local::DiskError;
-use super::records;
+use super::{StoreError, records};
 
 /// Adds entries to the file of the day.
 pub(super) fn write_down<'a>(
     dir: &Path,
     now: Time,
     leaving: impl Iterator<Item = &'a DeadLetter>,
-) -> Result<(), DiskError> {
+) -> Result<(), StoreError> {
     let day: String = now.to_string().chars().take(10).collect();
     let path = dir.join(format!("dlq-{day}.jsonl"));
     let write = || -> std::io::Result<()> {
@@ -29,5 +28,5 @@ pub(super) fn write_down<'a>(
         }
         file.sync_data()
     };
-    write().map_err(|error| DiskError::Io { doing: "writing the dead-letter export", reason: error.to_string() })
+    write().map_err(|error| StoreError::Export { file: path.display().to_string(), reason: error.to_string() })
 }

@@ -33,6 +33,7 @@ use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
+use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
 
 pub use self::call::{Begun, GateName, Passing, StoredAnswer};
@@ -302,9 +303,17 @@ pub enum StoreError {
         /// What there is.
         known: String,
     },
-    /// The disk answered with an error.
+    /// The ledger or a record could not be read.
     #[error("the store could not be read")]
-    Disk(#[from] local::DiskError),
+    Read(#[source] local::ReadError),
+    /// Dead letters that leave could not be written down, so they stay.
+    #[error("the export of dead letters {file} could not be written: {reason}")]
+    Export {
+        /// Which file.
+        file: String,
+        /// What the system said.
+        reason: String,
+    },
     /// A server that the store needs does not answer; it may soon.
     #[error("the store cannot be reached: {reason}; try again")]
     Unreachable {
@@ -325,6 +334,17 @@ pub enum StoreError {
     /// A settlement that could not be kept.
     #[error(transparent)]
     DeadLetter(#[from] BadDeadLetter),
+}
+
+impl From<local::ReadError> for StoreError {
+    fn from(error: local::ReadError) -> StoreError {
+        match error {
+            local::ReadError::Ledger(LedgerError::Unclear { doing, reason }) => {
+                StoreError::Unreachable { reason: format!("{doing} was not answered: {reason}") }
+            }
+            other => StoreError::Read(other),
+        }
+    }
 }
 
 /// An endpoint that was not kept.

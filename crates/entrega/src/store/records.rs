@@ -168,6 +168,8 @@ pub(super) fn dead_letter(
     now: Time,
 ) -> DeadLetter {
     let mut job = job;
+    // Whole milliseconds, as the record says it: a replay that goes on after a restart must find the same order.
+    let now = Time::from_millis(now.as_millis());
     if let Payload::Email(email) = &mut job.payload {
         // For whoever reads the entry; a replay looks again, at all attempts there were.
         email.carry_on_after(&attempts);

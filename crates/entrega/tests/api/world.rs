@@ -13,11 +13,13 @@ use entrega::config::{Config, ConfigSources};
 use entrega::engine::{Engine, Mail};
 use entrega::proxy::Routes;
 use entrega::settle::Attempted;
-use entrega::store::local::{HeapDisk, LocalOptions, LocalStore};
+use entrega::store::local::tables::TABLES;
+use entrega::store::local::{LocalOptions, LocalStore};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::{Answer as DestinationAnswer, Fault, FaultKind, Outcome};
 use entrega_core::policy::{LanePolicy, OnExhausted, Retry};
 use entrega_core::time::Time;
+use entrega_ledger::HeapLedger;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
@@ -105,10 +107,9 @@ fn routes() -> Arc<Routes> {
     Arc::new(Config::load(ConfigSources { env, ..ConfigSources::default() }).unwrap().routes)
 }
 
-pub fn engine(clock: &Clock) -> Engine {
-    let options =
-        LocalOptions { lanes: lanes(), retention: Duration::from_secs(3600), free_bytes_min: 0, export_dir: None };
-    let store = LocalStore::open(Box::new(HeapDisk::default()), clock.clone(), options).unwrap();
+pub async fn engine(clock: &Clock) -> Engine {
+    let ledger = Arc::new(HeapLedger::new(&TABLES));
+    let store = LocalStore::open(ledger, clock.clone(), LocalOptions::new(lanes())).await.unwrap();
     Engine {
         routes: routes(),
         mail: Mail { has_transport: true, ..Mail::default() },
@@ -124,7 +125,7 @@ impl World {
 
     pub async fn with(limits: ServerLimits, open_metrics: bool) -> World {
         let clock = Clock::manual(Time::from_millis(1_700_000_000_000));
-        let engine = Arc::new(engine(&clock));
+        let engine = Arc::new(engine(&clock).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use entrega::clock::Clock;
 use entrega::config::{Config, ConfigSources};
 use entrega::store::JobStore as _;
-use entrega::store::local::{LocalStore, LsmDisk};
+use entrega::store::local::LocalStore;
+use entrega::store::local::tables::TABLES;
 use entrega_core::id::JobId;
+use entrega_ledger::LsmLedger;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -65,9 +67,9 @@ async fn record(folder: &Path) -> Vec<Event> {
 
 /// Opens what is left, and looks for everything that was acknowledged.
 async fn check(left: &Path, told: &[JobId], what: &str) {
-    let disk = LsmDisk::open(&left.join("data")).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let ledger = LsmLedger::open(&left.join("data"), &TABLES).unwrap_or_else(|error| panic!("{what}: {error}"));
     let config = Config::load(ConfigSources::default()).unwrap();
-    let store = LocalStore::open(Box::new(disk), Clock::system(), config.local_store());
+    let store = LocalStore::open(Arc::new(ledger), Clock::system(), config.local_store()).await;
     let store = Arc::new(store.unwrap_or_else(|error| panic!("{what}: {error}")));
     for id in told {
         let view = store.job(*id).await.unwrap_or_else(|error| panic!("{what}: {id}: {error}"));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use entrega::store::local::Table;
+use entrega::store::local::tables::{DEAD, JOBS, LIVE};
 use entrega::store::{ChangeError, ClaimedJob, Submitted};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
@@ -12,8 +12,8 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use proptest::prelude::*;
 
-use super::disk::SharedDisk;
 use super::fixture::{Fixture, HOUR, Setup, failure, lane};
+use super::ledger::TestLedger;
 
 const LANES: [&str; 3] = ["http", "urgent", "shared"];
 
@@ -72,15 +72,15 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A store and what its user knows of it.
 struct Machine {
-    disk: SharedDisk,
+    disk: TestLedger,
     f: Fixture,
     accepted: Vec<JobId>,
     running: Vec<ClaimedJob>,
 }
 
 impl Machine {
-    fn new(disk: SharedDisk, setup: Setup, accepted: Vec<JobId>) -> Machine {
-        let store = disk.open(&setup);
+    async fn new(disk: TestLedger, setup: Setup, accepted: Vec<JobId>) -> Machine {
+        let store = disk.open(&setup).await;
         Machine { disk, f: Fixture::over(store, setup), accepted, running: Vec::new() }
     }
 
@@ -157,13 +157,13 @@ impl Machine {
 
     /// What is left after a crash at this moment.
     async fn crash(&self) -> Machine {
-        let left = Machine::new(self.disk.copy(), self.f.setup.clone(), self.accepted.clone());
+        let left = Machine::new(self.disk.copy(), self.f.setup.clone(), self.accepted.clone()).await;
         left.check().await;
         left
     }
 
     fn dead(&self) -> BTreeMap<JobId, DeadLetterStatus> {
-        let entries = self.disk.rows(Table::Dead).into_iter();
+        let entries = self.disk.rows(DEAD).into_iter();
         let entries = entries.map(|(_, value)| serde_json::from_slice::<DeadLetter>(&value).unwrap());
         entries.map(|entry| (entry.job_id, entry.status)).collect()
     }
@@ -171,7 +171,7 @@ impl Machine {
     /// Every accepted job is waiting, ended or dead; none is lost, none in two places.
     async fn check(&self) {
         let ids = |table| self.disk.ids(table).into_iter().collect::<BTreeSet<_>>();
-        let (live, jobs, dead) = (ids(Table::Live), ids(Table::Jobs), self.dead());
+        let (live, jobs, dead) = (ids(LIVE), ids(JOBS), self.dead());
         assert!(live.is_subset(&jobs), "what waits can be sent");
         let ended = &jobs - &live;
         let all = live.iter().chain(&ended).chain(dead.keys());
@@ -215,13 +215,13 @@ impl Machine {
 }
 
 async fn survive(steps: Vec<Step>) {
-    let mut machine = Machine::new(SharedDisk::default(), Setup::new(), Vec::new());
+    let mut machine = Machine::new(TestLedger::default(), Setup::new(), Vec::new()).await;
     for step in steps {
         machine.run(step).await;
     }
     let mut machine = machine.crash().await;
     let mut waiting = Vec::new();
-    for id in machine.disk.ids(Table::Live) {
+    for id in machine.disk.ids(LIVE) {
         if machine.f.state(id).await != JobState::Blocked {
             waiting.push(id);
         }

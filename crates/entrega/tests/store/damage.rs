@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use entrega::store::local::{Batch, Disk as _, DiskError, Key, LsmDisk, Table};
+use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, MAIL, ONCE, REGISTRY, TABLES};
 use entrega::store::{JobFilter, NewEntry, Once, Page, Submitted};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
+use entrega_ledger::{Key, LedgerError, LsmLedger, Table, Unit};
 use futures_util::FutureExt as _;
 
 use super::fixture::{FEW, Fixture, SECOND, Setup, soon, tenant};
@@ -51,7 +52,7 @@ impl Torn {
     async fn new() -> Torn {
         let home = Home::new();
         let live = Home::new();
-        let f = Fixture::over(open_embedded(live.dir.path(), &home.setup), home.setup.clone());
+        let f = Fixture::over(open_embedded(live.dir.path(), &home.setup).await, home.setup.clone());
         let mut acknowledged = Vec::new();
         for _ in 0..20 {
             acknowledged.push(f.add("http", "acme").await);
@@ -74,9 +75,9 @@ impl Torn {
         change(&mut bytes);
         std::fs::write(&path, bytes).unwrap();
         let setup = Setup { clock: self.home.setup.clock.clone(), ..Setup::new() };
-        let opened = LsmDisk::open(dir.path());
+        let opened = LsmLedger::open(dir.path(), &TABLES);
         let disk = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let f = Fixture::over(super::worlds::open_over(disk, &setup), setup);
+        let f = Fixture::over(super::worlds::open_over(disk, &setup).await, setup);
         assert_eq!(f.claim_ids("http").await, self.acknowledged, "{what}");
         assert!(f.store.job(self.last).await.unwrap().is_none(), "{what}: half a record is no record");
         assert_eq!(f.submit_all(vec![f.job("small", "acme")]).await, [Submitted::Accepted { pushed_out: None }]);
@@ -113,7 +114,7 @@ async fn what_is_cut_off_a_journal_is_kept_beside_it() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[middle..middle + 8].fill(0);
     std::fs::write(&path, &bytes).unwrap();
-    drop(LsmDisk::open(torn.home.dir.path()).unwrap());
+    drop(LsmLedger::open(torn.home.dir.path(), &TABLES).unwrap());
     let kept = std::fs::read(path.with_extension("jnl.torn")).unwrap();
     assert_eq!(kept, bytes[torn.record.clone()]);
     assert_eq!(written(&path), torn.record.start);
@@ -129,32 +130,63 @@ async fn a_journal_that_is_damaged_before_its_last_record_is_left_for_an_operato
     bytes[in_a_value] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     for _ in 0..2 {
-        let Err(error) = LsmDisk::open(torn.home.dir.path()) else { panic!("it must not open") };
-        assert!(matches!(error, DiskError::Journal { .. }), "{error}");
+        let Err(error) = LsmLedger::open(torn.home.dir.path(), &TABLES) else { panic!("it must not open") };
+        assert!(matches!(error, LedgerError::Journal { .. }), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
     assert!(std::fs::read(&path).unwrap() == bytes, "nothing was changed");
     assert!(!path.with_extension("jnl.torn").exists());
 }
 
+/// A bit that flipped in a batch's first byte, and a page or a sector of zeros, were taken for the end of the journal: the
+/// start succeeded without a word, and without the acknowledged jobs behind the damage.
+#[tokio::test]
+async fn whatever_is_damaged_before_the_last_batch_refuses_the_start() {
+    let torn = Torn::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    copy(torn.home.dir.path(), dir.path());
+    let path = journal(dir.path());
+    let sound = std::fs::read(&path).unwrap();
+    let refuses = |what: &str, at: usize, change: &dyn Fn(&mut [u8])| {
+        let mut bytes = sound.clone();
+        change(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let opened = LsmLedger::open(dir.path(), &TABLES).err();
+        assert!(matches!(opened, Some(LedgerError::Journal { .. })), "{what} at {at}: {opened:?}");
+        assert!(std::fs::read(&path).unwrap() == bytes, "{what} at {at}: nothing was changed");
+    };
+    let before_last = torn.record.start;
+    for at in (0..before_last).step_by(31) {
+        refuses("a flipped bit", at, &|bytes| bytes[at] ^= 1 << (at % 8));
+    }
+    for (what, len) in [("a sector of zeros", 512), ("a page of zeros", 4096)] {
+        for at in (0..before_last.saturating_sub(len)).step_by(len) {
+            refuses(what, at, &|bytes| bytes[at..at + len].fill(0));
+        }
+    }
+}
+
 /// Overwrites one record of a closed store with what no program can read.
-fn garble(home: &Home, table: Table, id: JobId) {
-    let disk = LsmDisk::open(home.dir.path()).unwrap();
-    let mut batch = Batch::default();
-    batch.put(table, Key::Id(*id.as_bytes()), vec![0xff; 20]);
-    disk.commit(batch).unwrap();
+async fn garble(home: &Home, table: Table, id: JobId) {
+    garble_key(home, table, Key::Id(*id.as_bytes())).await;
+}
+
+async fn garble_key(home: &Home, table: Table, key: Key) {
+    let mut change = Unit::default();
+    change.put(table, key, vec![0xff; 20]);
+    home.change(change).await;
 }
 
 #[tokio::test]
 async fn a_job_that_cannot_be_read_is_blocked_and_the_others_run() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     let garbled = f.add("http", "acme").await;
     let sound = f.add("http", "acme").await;
     drop(f);
-    garble(&home, Table::Jobs, garbled);
+    garble(&home, JOBS, garbled).await;
 
-    let f = home.open();
+    let f = home.open().await;
     let mut blocked = f.store.ended(garbled);
     assert!(blocked.as_mut().now_or_never().is_none());
     assert_eq!(f.claim_ids("http").await, [sound]);
@@ -167,7 +199,7 @@ async fn a_job_that_cannot_be_read_is_blocked_and_the_others_run() {
     let listed = f.store.jobs(&JobFilter::default(), Page { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed.items.iter().map(|view| view.job_id).collect::<Vec<_>>(), [sound, garbled]);
 
-    let f = home.reopen(f);
+    let f = home.reopen(f).await;
     assert_eq!(f.state(garbled).await, JobState::Blocked, "also after a restart");
 }
 
@@ -176,13 +208,13 @@ async fn a_job_that_cannot_be_read_is_blocked_and_the_others_run() {
 #[tokio::test]
 async fn a_job_that_cannot_be_read_may_expire() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     let garbled = f.accept(Job { expires_at: Some(f.now() + SECOND), ..f.job("http", "acme") }).await;
     let expiring = f.accept(Job { expires_at: Some(f.now() + SECOND), ..f.job("http", "acme") }).await;
     let sound = f.add("http", "acme").await;
     drop(f);
-    garble(&home, Table::Jobs, garbled);
-    let f = home.open();
+    garble(&home, JOBS, garbled).await;
+    let f = home.open().await;
     f.advance(SECOND);
     let batch = f.store.claim(&super::fixture::lane("http"), 10).await.expect("one bad record stops no lane");
     assert_eq!(batch.jobs.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [sound]);
@@ -195,14 +227,14 @@ async fn a_job_that_cannot_be_read_may_expire() {
 #[tokio::test]
 async fn a_job_that_cannot_be_read_may_be_pushed_out() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     for _ in 1..FEW {
         f.add("urgent", "acme").await;
     }
     let garbled = f.accept(f.urgent_job("urgent", Priority::Low)).await;
     drop(f);
-    garble(&home, Table::Jobs, garbled);
-    let f = home.open();
+    garble(&home, JOBS, garbled).await;
+    let f = home.open().await;
     let submitted = f.store.submit(vec![f.urgent_job("urgent", Priority::High)]).await;
     assert!(matches!(submitted.as_deref(), Ok([Submitted::Accepted { .. }])), "{submitted:?}");
     assert_eq!(f.store.health().failure, None);
@@ -212,12 +244,12 @@ async fn a_job_that_cannot_be_read_may_be_pushed_out() {
 #[tokio::test]
 async fn a_history_that_cannot_be_read_blocks_its_job() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     let garbled = f.add("http", "acme").await;
     f.retry(f.claim_one("http").await, SECOND).await;
     drop(f);
-    garble(&home, Table::History, garbled);
-    let f = home.open();
+    garble(&home, HISTORY, garbled).await;
+    let f = home.open().await;
     f.advance(SECOND);
     let sound = f.add("http", "acme").await;
     assert_eq!(f.claim_ids("http").await, [sound]);
@@ -228,22 +260,20 @@ async fn a_history_that_cannot_be_read_blocks_its_job() {
 #[tokio::test]
 async fn records_that_cannot_be_read_do_not_prevent_the_start() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     let garbled = f.add("http", "acme").await;
     let sound = f.add("http", "acme").await;
     let dead = f.add_dead("single", "acme", "http_404").await;
     let sound_dead = f.add_dead("single", "acme", "http_404").await;
     drop(f);
-    garble(&home, Table::Live, garbled);
-    garble(&home, Table::Dead, dead);
-    let disk = LsmDisk::open(home.dir.path()).unwrap();
-    let mut batch = Batch::default();
-    batch.put(Table::Live, Key::Text("not an id".into()), b"not a record".to_vec());
-    batch.put(Table::Registry, Key::Text("key/broken".into()), b"{".to_vec());
-    disk.commit(batch).unwrap();
-    drop(disk);
+    garble_key(&home, LIVE, Key::Scoped("http".into(), *garbled.as_bytes())).await;
+    garble(&home, DEAD, dead).await;
+    let mut change = Unit::default();
+    change.put(LIVE, Key::Text("http\0not an id".into()), &b"not a record"[..]);
+    change.put(REGISTRY, Key::Text("key/broken".into()), &b"{"[..]);
+    home.change(change).await;
 
-    let f = home.open();
+    let f = home.open().await;
     assert_eq!(f.store.health().unreadable, 4);
     assert_eq!(f.claim_ids("http").await, [sound]);
     f.entry(sound_dead).await;
@@ -253,20 +283,17 @@ async fn records_that_cannot_be_read_do_not_prevent_the_start() {
 }
 
 /// Puts what no program can read under a key of a closed store.
-fn garble_text(home: &Home, table: Table, key: &str) {
-    let disk = LsmDisk::open(home.dir.path()).unwrap();
-    let mut batch = Batch::default();
-    batch.put(table, Key::Text(key.into()), vec![0xff; 20]);
-    disk.commit(batch).unwrap();
+async fn garble_text(home: &Home, table: Table, key: &str) {
+    garble_key(home, table, Key::Text(key.into())).await;
 }
 
 /// The writer took a key's record that it could not read for a disk that it could not write, and the store stopped.
 #[tokio::test]
 async fn a_key_that_cannot_be_read_counts_as_new() {
     let home = Home::new();
-    drop(home.open());
-    garble_text(&home, Table::Once, "key/acme/order-17");
-    let f = home.open();
+    drop(home.open().await);
+    garble_text(&home, ONCE, "key/acme/order-17").await;
+    let f = home.open().await;
     let once = || vec![Once { key: "order-17".into(), request: [1; 32], expires: f.now() + SECOND }];
     let first = f.job("http", "acme");
     let id = first.id;
@@ -281,9 +308,9 @@ async fn a_key_that_cannot_be_read_counts_as_new() {
 #[tokio::test]
 async fn a_suppression_that_cannot_be_read_is_an_error_until_it_is_made_anew() {
     let home = Home::new();
-    drop(home.open());
-    garble_text(&home, Table::Mail, "suppressed/acme/x@example.com");
-    let f = home.open();
+    drop(home.open().await);
+    garble_text(&home, MAIL, "suppressed/acme/x@example.com").await;
+    let f = home.open().await;
     assert!(f.store.suppressed(&tenant("acme"), &["x@example.com"]).await.is_err());
     assert!(f.store.suppressions(&tenant("acme"), Page { after: None, limit: 9 }).await.unwrap().items.is_empty());
     let anew = bounce(&f, "acme", "x@example.com");
@@ -294,11 +321,11 @@ async fn a_suppression_that_cannot_be_read_is_an_error_until_it_is_made_anew() {
 #[tokio::test]
 async fn starts_that_cannot_be_read_count_as_spent() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     f.add("throttled", "acme").await;
     f.store.release().await.unwrap();
     drop(f);
-    garble_text(&home, Table::Registry, "starts/throttled");
-    let f = home.open();
+    garble_text(&home, REGISTRY, "starts/throttled").await;
+    let f = home.open().await;
     assert_eq!(f.claim("throttled", 1).await.wake_at, Some(f.now() + 60 * SECOND));
 }

@@ -1,15 +1,16 @@
 //! Dead letters: what is kept of a job that gave up, and how it is found, counted and given up.
 
-use entrega::store::local::{Batch, Disk as _, Key, Table};
+use entrega::store::local::tables::DEAD;
 use entrega::store::{ChangeError, Count, CountBy, DeadLetterFilter, Page};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::decide::{Failure, Transition};
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, Job, JobState, Payload};
+use entrega_ledger::{Key, Unit};
 use serde_json::json;
 
-use super::disk::SharedDisk;
 use super::fixture::{Fixture, HOUR, SECOND, failure, lane, tenant};
+use super::ledger::TestLedger;
 
 pub(crate) async fn a_dead_letter_has_the_whole_job_and_why(f: &Fixture) {
     let job = f.job("http", "acme");
@@ -196,14 +197,14 @@ pub(crate) async fn dead_letters_are_counted_by_code_tenant_lane_and_hour(f: &Fi
 /// `lastFailureCode` may be left out (SPEC §4); such entries were counted under no name at all.
 #[tokio::test]
 async fn a_dead_letter_without_a_code_is_counted_as_unknown() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add_dead("http", "acme", "http_404").await;
     let entry = DeadLetter { last_failure_code: None, ..f.entry(id).await };
-    let mut batch = Batch::default();
-    batch.put(Table::Dead, Key::Id(*id.as_bytes()), serde_json::to_vec(&entry).unwrap());
+    let mut change = Unit::default();
+    change.put(DEAD, Key::Id(*id.as_bytes()), serde_json::to_vec(&entry).unwrap());
     let disk = disk.copy();
-    disk.commit(batch).unwrap();
-    let f = Fixture::over(disk.open(&f.setup), f.setup.clone());
+    disk.change(change);
+    let f = Fixture::over(disk.open(&f.setup).await, f.setup.clone());
     let counts = f.store.dead_letter_counts(CountBy::Code, None).await.unwrap();
     assert_eq!(counts, [Count { lane: lane("http"), key: "unknown".into(), count: 1 }]);
     let filter = DeadLetterFilter { code: Some("unknown".into()), ..Default::default() };

@@ -28,7 +28,8 @@ use super::endpoints::endpoint;
 use super::fixture::{Fixture, SECOND, Setup, failure, lane, tenant};
 use super::worlds::open_over;
 use crate::redis;
-use entrega::store::local::HeapDisk;
+use entrega::store::local::tables::TABLES;
+use entrega_ledger::HeapLedger;
 
 const LANE: &str = "lane";
 const STEPS: usize = 90;
@@ -146,7 +147,7 @@ impl Pair {
         let other = Setup { lanes: [(lane(LANE), Arc::new(theirs))].into(), ..setup.clone() };
         let store = RedisStore::open(other.on_redis(redis::shared().url()), other.clock.clone()).await.unwrap();
         let redis = Fixture::over(Arc::new(store), other);
-        let machine = Fixture::over(open_over(HeapDisk::default(), &setup), setup);
+        let machine = Fixture::over(open_over(HeapLedger::new(&TABLES), &setup).await, setup);
         Pair {
             machine,
             redis,

@@ -216,17 +216,17 @@ pub(crate) async fn a_throttle_goes_with_its_endpoint(f: &Fixture) {
 #[tokio::test]
 async fn a_restart_does_not_refill_an_endpoints_throttle() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     f.store.put_endpoint(throttled("slow", Some(SLOW))).await.unwrap();
     let ids = hooks(&f, "slow", 4).await;
     f.done(f.claim_one("webhook").await).await;
     f.advance(SECOND);
     f.store.release().await.unwrap();
     f.advance(SECOND);
-    let f = home.reopen(f);
+    let f = home.reopen(f).await;
     let batch = f.claim("webhook", 10).await;
     assert_eq!((batch.jobs.len(), batch.wake_at), (1, Some(f.now() + 59 * SECOND)), "one of two was left");
-    let f = home.reopen(f);
+    let f = home.reopen(f).await;
     let batch = f.claim("webhook", 10).await;
     assert_eq!((batch.jobs.len(), batch.wake_at), (0, Some(f.now() + 60 * SECOND)), "nobody knows after a crash");
     f.advance(60 * SECOND);
@@ -236,10 +236,10 @@ async fn a_restart_does_not_refill_an_endpoints_throttle() {
 #[tokio::test]
 async fn endpoints_are_there_after_a_restart() {
     let home = Home::new();
-    let f = home.open();
+    let f = home.open().await;
     let kept = f.store.put_endpoint(endpoint("acme", "default")).await.unwrap();
     f.store.put_endpoint(endpoint("acme", "gone")).await.unwrap();
     f.store.remove_endpoint(&tenant("acme"), "gone").await.unwrap();
-    let f = home.reopen(f);
+    let f = home.reopen(f).await;
     assert_eq!(f.store.endpoints(), [kept]);
 }

@@ -6,8 +6,8 @@ use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 
-use super::disk::SharedDisk;
 use super::fixture::{Fixture, SECOND, failure, lane};
+use super::ledger::TestLedger;
 
 /// What a caller was told of a job: it is there, or it is in this state.
 type Told = Vec<(JobId, Option<JobState>)>;
@@ -74,14 +74,14 @@ async fn assert_told(f: &Fixture, told: &Told, what: &str) {
 /// Whether a write that failed is there afterwards is open: both are tried.
 #[tokio::test]
 async fn whichever_write_fails_nothing_acknowledged_is_lost_and_nothing_more_is_acknowledged() {
-    let (_, whole) = SharedDisk::world();
+    let (_, whole) = TestLedger::world().await;
     let (told, ended) = script(&whole).await;
     ended.unwrap();
     assert_eq!(told.len(), 8);
     for is_kept in [false, true] {
         let mut writes = 0;
         loop {
-            let (disk, f) = SharedDisk::world();
+            let (disk, f) = TestLedger::world().await;
             disk.fail_after(writes, is_kept);
             let (told, ended) = script(&f).await;
             let what = format!("write {writes} failed and was {}", if is_kept { "kept" } else { "lost" });
@@ -89,7 +89,7 @@ async fn whichever_write_fails_nothing_acknowledged_is_lost_and_nothing_more_is_
             assert!(matches!(error, StoreError::Stopped { .. }), "{what}: {error}");
             assert!(f.store.submit(vec![f.job("http", "acme")]).await.is_err(), "{what}: more was acknowledged");
             let setup = f.setup.clone();
-            let after = Fixture::over(disk.copy().open(&setup), setup);
+            let after = Fixture::over(disk.copy().open(&setup).await, setup);
             assert_told(&after, &told, &what).await;
             after.add("http", "acme").await;
             writes += 1;

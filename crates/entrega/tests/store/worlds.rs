@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore, LsmDisk};
+use entrega::store::local::tables::TABLES;
+use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::redis::RedisStore;
+use entrega_ledger::{HeapLedger, Ledger, LsmLedger};
 
 use super::fixture::{Making, RETENTION, Setup, World};
 use crate::redis;
@@ -220,7 +222,7 @@ mod over_redis {
 
 fn in_memory(setup: Setup) -> Making {
     Box::pin(async move {
-        let store = open_over(HeapDisk::default(), &setup);
+        let store = open_over(HeapLedger::new(&TABLES), &setup).await;
         Some(World { store, dir: None })
     })
 }
@@ -228,7 +230,7 @@ fn in_memory(setup: Setup) -> Making {
 fn embedded(setup: Setup) -> Making {
     Box::pin(async move {
         let dir = tempfile::tempdir().unwrap();
-        Some(World { store: open_embedded(dir.path(), &setup), dir: Some(dir) })
+        Some(World { store: open_embedded(dir.path(), &setup).await, dir: Some(dir) })
     })
 }
 
@@ -244,16 +246,16 @@ fn over_redis(setup: Setup) -> Making {
 }
 
 /// Opens the embedded store in a directory.
-pub(crate) fn open_embedded(path: &Path, setup: &Setup) -> Arc<LocalStore> {
-    open_over(LsmDisk::open(path).unwrap(), setup)
+pub(crate) async fn open_embedded(path: &Path, setup: &Setup) -> Arc<LocalStore> {
+    open_over(LsmLedger::open(path, &TABLES).unwrap(), setup).await
 }
 
-/// Opens a local store over a disk.
-pub(crate) fn open_over(disk: impl Disk, setup: &Setup) -> Arc<LocalStore> {
-    Arc::new(LocalStore::open(Box::new(disk), setup.clock.clone(), options(setup)).unwrap())
+/// Opens a store over a ledger.
+pub(crate) async fn open_over(ledger: impl Ledger, setup: &Setup) -> Arc<LocalStore> {
+    Arc::new(LocalStore::open(Arc::new(ledger), setup.clock.clone(), options(setup)).await.unwrap())
 }
 
 /// How the local stores of this suite are set up.
 pub(crate) fn options(setup: &Setup) -> LocalOptions {
-    LocalOptions { lanes: setup.lanes.clone(), retention: RETENTION, free_bytes_min: 0, export_dir: None }
+    LocalOptions { retention: RETENTION, ..LocalOptions::new(setup.lanes.clone()) }
 }

@@ -2,15 +2,15 @@
 
 use std::pin::pin;
 
-use entrega::store::local::Table;
-use entrega::store::{ChangeError, DeadLetterFilter, Page, StoreError};
+use entrega::store::local::tables::{DEAD, HISTORY, LIVE, REGISTRY};
+use entrega::store::{ChangeError, StoreError};
 use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::decide::Transition;
 use entrega_core::job::{JobState, Priority};
 use futures_util::FutureExt as _;
 
-use super::disk::SharedDisk;
 use super::fixture::{Fixture, HOUR, SECOND, failure, lane, soon};
+use super::ledger::TestLedger;
 use super::registry::key;
 
 /// Settles for a retry without waiting for the disk.
@@ -22,7 +22,7 @@ async fn retry_unsynced(f: &Fixture, lane_name: &str, after: std::time::Duration
 
 #[tokio::test]
 async fn a_job_is_neither_acknowledged_nor_claimable_before_it_is_synced() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     disk.hold();
     let job = f.job("http", "acme");
     let mut submitted = pin!(f.store.submit(vec![job.clone()]));
@@ -35,11 +35,30 @@ async fn a_job_is_neither_acknowledged_nor_claimable_before_it_is_synced() {
     assert_eq!(f.claim_ids("http").await, [job.id]);
 }
 
+#[tokio::test]
+async fn what_many_lanes_have_to_write_meanwhile_is_one_write() {
+    let (disk, f) = TestLedger::world().await;
+    disk.hold();
+    let mut first = pin!(f.store.flush());
+    assert!(first.as_mut().now_or_never().is_none());
+    disk.wait_for_writer();
+    let before = disk.writes();
+    let lanes: Vec<_> = f.setup.lanes.keys().map(|lane| f.job(lane.as_str(), "acme")).collect();
+    assert!(lanes.len() > 10);
+    let mut submitted: Vec<_> = lanes.into_iter().map(|job| Box::pin(f.store.submit(vec![job]))).collect();
+    assert!(submitted.iter_mut().all(|submitted| submitted.as_mut().now_or_never().is_none()));
+    disk.release();
+    for submitted in submitted {
+        soon(submitted).await.unwrap();
+    }
+    assert_eq!(disk.writes() - before, 2, "the one that was held, and one for all lanes");
+}
+
 /// A retry that was due at once was claimed before its history was on disk: its attempts were forgotten, it was
 /// numbered wrongly after a restart, and it got more attempts than its lane allows.
 #[tokio::test]
 async fn a_retry_that_is_due_at_once_knows_its_history() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     f.add("http", "acme").await;
     disk.hold();
     retry_unsynced(&f, "http", std::time::Duration::ZERO).await;
@@ -53,7 +72,7 @@ async fn a_retry_that_is_due_at_once_knows_its_history() {
 
 #[tokio::test]
 async fn a_cancelled_retry_keeps_its_attempts_and_leaves_no_history_behind() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add("http", "acme").await;
     disk.hold();
     retry_unsynced(&f, "http", SECOND).await;
@@ -70,12 +89,12 @@ async fn a_cancelled_retry_keeps_its_attempts_and_leaves_no_history_behind() {
     }
     let view = f.view(id).await;
     assert_eq!((view.state, view.attempts.len()), (JobState::Cancelled, 1));
-    assert!(disk.ids(Table::History).is_empty(), "nothing of it stays among the living");
+    assert!(disk.ids(HISTORY).is_empty(), "nothing of it stays among the living");
 }
 
 #[tokio::test]
 async fn a_retry_pushed_out_in_the_batch_that_writes_it_keeps_its_attempts() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let low = f.accept(f.urgent_job("urgent", Priority::Low)).await;
     let claimed = f.claim_one("urgent").await;
     for _ in 0..2 {
@@ -96,13 +115,13 @@ async fn a_retry_pushed_out_in_the_batch_that_writes_it_keeps_its_attempts() {
     let view = f.view(low).await;
     assert!(matches!(view.state, JobState::Dropped | JobState::RetryWait), "{}", view.state);
     assert_eq!(view.attempts.len(), 1);
-    assert_eq!(disk.ids(Table::History), disk.ids(Table::Live).into_iter().filter(|&id| id == low).collect::<Vec<_>>());
+    assert_eq!(disk.ids(HISTORY), disk.ids(LIVE).into_iter().filter(|&id| id == low).collect::<Vec<_>>());
 }
 
 /// An entry that had just died again was overwritten by what was on disk before, and its newest attempts were gone.
 #[tokio::test]
 async fn an_entry_that_has_just_died_again_is_not_discarded_as_it_was_before() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add_dead("http", "acme", "http_404").await;
     f.store.replay(id).await.unwrap();
     let dead = Transition::DeadLetter { failure: failure("timeout") };
@@ -124,18 +143,18 @@ async fn an_entry_that_has_just_died_again_is_not_discarded_as_it_was_before() {
 
 #[tokio::test]
 async fn an_unblocked_job_leaves_no_history_behind() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add("http", "acme").await;
     f.block(f.claim_one("http").await).await;
     f.store.unblock(id).await.unwrap();
     f.done(f.claim_one("http").await).await;
-    for table in [Table::Live, Table::History] {
-        assert!(disk.ids(table).is_empty(), "{table:?}");
+    for table in [LIVE, HISTORY] {
+        assert!(disk.ids(table).is_empty(), "{}", table.name);
     }
 }
 
 /// Calls, and goes away when the disk stops after so many writes, as an HTTP client does that hangs up.
-async fn abandon<T>(disk: &SharedDisk, f: &Fixture, writes: usize, call: impl Future<Output = T>) {
+async fn abandon<T>(disk: &TestLedger, f: &Fixture, writes: usize, call: impl Future<Output = T>) {
     disk.hold_after(writes);
     drop(tokio::time::timeout(SECOND / 10, call).await);
     disk.release();
@@ -145,7 +164,7 @@ async fn abandon<T>(disk: &SharedDisk, f: &Fixture, writes: usize, call: impl Fu
 /// What was written takes effect even if nobody waits for it: an entry that is `replaying` is on its way.
 #[tokio::test]
 async fn a_replay_whose_caller_went_away_runs_or_was_not_begun() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     for writes in 0..3 {
         let id = f.add_dead("http", "acme", "http_404").await;
         abandon(&disk, &f, writes, f.store.replay(id)).await;
@@ -156,7 +175,7 @@ async fn a_replay_whose_caller_went_away_runs_or_was_not_begun() {
 
 #[tokio::test]
 async fn an_unblocked_job_whose_caller_went_away_runs_or_is_still_blocked() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     for writes in 0..3 {
         let id = f.add("http", "acme").await;
         f.block(f.claim_one("http").await).await;
@@ -168,12 +187,12 @@ async fn an_unblocked_job_whose_caller_went_away_runs_or_is_still_blocked() {
 
 #[tokio::test]
 async fn a_key_whose_maker_went_away_works_or_is_not_kept() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     for writes in 0..3 {
         let id = format!("key{writes}");
         abandon(&disk, &f, writes, f.store.put_key(key(&id, writes as u8))).await;
         let row = format!("key/{id}");
-        let is_kept = disk.rows(Table::Registry).iter().any(|(key, _)| key == row.as_bytes());
+        let is_kept = disk.rows(REGISTRY).iter().any(|(key, _)| key == row.as_bytes());
         let is_known = f.store.key_by_hash(&[writes as u8; 32]).is_some();
         assert_eq!(is_known, is_kept, "memory and disk say the same after {writes} writes");
     }
@@ -181,13 +200,13 @@ async fn a_key_whose_maker_went_away_works_or_is_not_kept() {
 
 #[tokio::test]
 async fn a_key_whose_remover_went_away_is_gone_or_still_works() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     for writes in 0..3 {
         let id = format!("key{writes}");
         f.store.put_key(key(&id, writes as u8)).await.unwrap();
         abandon(&disk, &f, writes, f.store.remove_key(&id)).await;
         let row = format!("key/{id}");
-        let is_kept = disk.rows(Table::Registry).iter().any(|(key, _)| key == row.as_bytes());
+        let is_kept = disk.rows(REGISTRY).iter().any(|(key, _)| key == row.as_bytes());
         let is_known = f.store.key_by_hash(&[writes as u8; 32]).is_some();
         assert_eq!(is_known, is_kept, "memory and disk say the same after {writes} writes");
     }
@@ -196,7 +215,7 @@ async fn a_key_whose_remover_went_away_is_gone_or_still_works() {
 /// It was forgotten first and written then: the write failed, and the key was back after the restart.
 #[tokio::test]
 async fn a_key_is_removed_when_that_is_durable_and_not_before() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     f.store.put_key(key("one", 1)).await.unwrap();
     f.store.put_key(key("two", 2)).await.unwrap();
     disk.hold();
@@ -214,31 +233,9 @@ async fn a_key_is_removed_when_that_is_durable_and_not_before() {
     assert!(f.store.key_by_hash(&[2; 32]).is_some(), "it is on disk, and whoever removed it was told that it failed");
 }
 
-/// Up to ten thousand records were read on a thread that also delivers.
-#[tokio::test]
-async fn a_listing_of_dead_letters_holds_up_nobody() {
-    let (disk, f) = SharedDisk::world();
-    let id = f.add_dead("http", "acme", "http_404").await;
-    disk.stop_reader(Table::Dead);
-    let (finish, finished) = std::sync::mpsc::channel();
-    let stopped = disk.clone();
-    let watchdog = std::thread::spawn(move || {
-        // In time or not: a reader stopped on the test's own thread is let go, so that the test fails, not hangs.
-        let _ = finished.recv_timeout(2 * SECOND);
-        stopped.release();
-    });
-    let filter = DeadLetterFilter::default();
-    let mut listed = pin!(f.store.dead_letters(&filter, Page { after: None, limit: 10 }));
-    assert!(listed.as_mut().now_or_never().is_none(), "it reads elsewhere");
-    finish.send(()).unwrap();
-    let listed = soon(listed).await.unwrap();
-    assert_eq!(listed.items.iter().map(|dead| dead.job_id).collect::<Vec<_>>(), [id]);
-    watchdog.join().unwrap();
-}
-
 #[tokio::test]
 async fn a_failed_write_stops_the_store() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     f.add("http", "acme").await;
     let claimed = f.claim_one("http").await;
     let mut failed = pin!(f.store.failed());
@@ -257,7 +254,7 @@ async fn a_failed_write_stops_the_store() {
 
 #[tokio::test]
 async fn whoever_waits_for_a_job_is_told_when_the_store_has_stopped() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add("http", "acme").await;
     let mut ended = pin!(f.store.ended(id));
     assert!(ended.as_mut().now_or_never().is_none());
@@ -269,7 +266,7 @@ async fn whoever_waits_for_a_job_is_told_when_the_store_has_stopped() {
 }
 
 /// What a task gives while another one is stopped, or after that one went on if it has to wait for it.
-async fn beside<T: Send + 'static>(disk: &SharedDisk, task: impl Future<Output = T> + Send + 'static) -> T {
+async fn beside<T: Send + 'static>(disk: &TestLedger, task: impl Future<Output = T> + Send + 'static) -> T {
     let mut task = tokio::spawn(task);
     let early = tokio::time::timeout(SECOND / 5, &mut task).await;
     disk.release();
@@ -283,14 +280,16 @@ async fn beside<T: Send + 'static>(disk: &SharedDisk, task: impl Future<Output =
 /// first, the retry after it: the job was cancelled, and ran again after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_job_cancelled_while_it_is_settled_does_not_come_back() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add("http", "acme").await;
-    f.add("http", "acme").await;
     let retry = Transition::Retry { at: f.now() + SECOND, failure: failure("http_503") };
     let retry = f.settlement(f.claim_one("http").await, retry);
+    // One that comes back is read before it is buried again.
+    let again = f.add_dead("http", "acme", "http_404").await;
+    f.store.replay(again).await.unwrap();
     let dead = Transition::DeadLetter { failure: failure("http_404") };
     let dead = f.settlement(f.claim_one("http").await, dead);
-    disk.stop_reader(Table::Dead);
+    disk.stop_reader(DEAD);
     let store = f.store.clone();
     let settled = tokio::spawn(async move { store.settle(&lane("http"), vec![retry, dead]).await });
     disk.wait_for_reader();
@@ -303,16 +302,16 @@ async fn a_job_cancelled_while_it_is_settled_does_not_come_back() {
         f.store.cancel(id, "not wanted").await.unwrap();
     }
     assert_eq!(f.state(id).await, JobState::Cancelled);
-    assert!(disk.ids(Table::Live).is_empty(), "nothing is left to run after a restart");
+    assert!(disk.ids(LIVE).is_empty(), "nothing is left to run after a restart");
 }
 
 /// A sweep that had chosen an entry took it away although it had been replayed in the meantime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_entry_replayed_while_it_is_swept_is_not_taken_away() {
-    let (disk, f) = SharedDisk::world();
+    let (disk, f) = TestLedger::world().await;
     let id = f.add_dead("small", "acme", "http_404").await;
     f.advance(HOUR);
-    disk.stop_reader(Table::Dead);
+    disk.stop_reader(DEAD);
     let store = f.store.clone();
     let swept = tokio::spawn(async move { store.sweep().await });
     disk.wait_for_reader();

@@ -14,13 +14,15 @@ use entrega::dispatch::RunError;
 use entrega::engine::Engine;
 use entrega::intake::NewJob;
 use entrega::store::JobView;
-use entrega::store::local::{Disk, HeapDisk, LocalOptions, LocalStore};
+use entrega::store::local::tables::TABLES;
+use entrega::store::local::{LocalOptions, LocalStore};
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
+use entrega_ledger::{HeapLedger, Ledger};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
@@ -135,36 +137,31 @@ pub fn quick_policy() -> LanePolicy {
 /// What a world is made of.
 pub struct Parts {
     pub policy: LanePolicy,
-    pub disk: Box<dyn Disk>,
+    pub ledger: Arc<dyn Ledger>,
     pub channel: Option<Arc<dyn Channel>>,
 }
 
 impl Default for Parts {
     fn default() -> Parts {
-        Parts { policy: quick_policy(), disk: Box::new(HeapDisk::default()), channel: None }
+        Parts { policy: quick_policy(), ledger: Arc::new(HeapLedger::new(&TABLES)), channel: None }
     }
 }
 
-pub fn engine(parts: Parts) -> Arc<Engine> {
+pub async fn engine(parts: Parts) -> Arc<Engine> {
     let clock = Clock::system();
     let lanes = BTreeMap::from([(lane(), Arc::new(parts.policy))]);
-    let options = LocalOptions {
-        lanes: lanes.clone(),
-        retention: Duration::from_secs(3600),
-        free_bytes_min: 0,
-        export_dir: None,
-    };
     let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() }).unwrap();
     let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
-    let store = Arc::new(LocalStore::open(parts.disk, clock.clone(), options).unwrap());
+    let store =
+        Arc::new(LocalStore::open(parts.ledger, clock.clone(), LocalOptions::new(lanes.clone())).await.unwrap());
     let channels = HashMap::from([("http".to_owned(), parts.channel.unwrap_or(http))]);
     Arc::new(Engine { channels, filter, chance: Chance::from_seed(7), ..Engine::over(store, clock, lanes) })
 }
 
 impl World {
     pub async fn start(parts: Parts, script: impl FnMut(&Hit) -> Reply + Send + 'static) -> World {
-        let engine = engine(parts);
+        let engine = engine(parts).await;
         let shutdown = CancellationToken::new();
         let running = {
             let (engine, shutdown) = (engine.clone(), shutdown.clone());

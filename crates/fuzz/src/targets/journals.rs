@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use entrega::store::local::{Batch, Disk as _, DiskError, Key, LsmDisk, Order, Table};
+use entrega::store::local::tables::{JOBS, REGISTRY, TABLES};
+use entrega_ledger::{Group, Key, Ledger as _, LedgerError, LsmLedger, Room, Scan, Unit};
 use tempfile::TempDir;
+use tokio::runtime::Builder;
 
 use crate::{Target, result};
 
@@ -14,22 +16,17 @@ const JOURNAL: &str = "store/0.jnl";
 /// What a start makes of a journal.
 pub fn journal() -> Target {
     let (template, written) = written();
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
     let attempt = move |input: &[u8]| {
         let folder = scratch();
         copy(template.path(), folder.path());
         std::fs::write(folder.path().join(JOURNAL), input).expect("the journal can be written");
-        let opened = LsmDisk::open(folder.path());
-        let rows = |disk: &LsmDisk, table| {
-            let mut rows = 0;
-            let mut count = |_: &[u8], _: &[u8]| {
-                rows += 1;
-                std::ops::ControlFlow::Continue(())
-            };
-            disk.scan(table, Order::UpFrom(b""), &mut count).map(|()| rows).ok()
-        };
-        match opened {
-            Ok(disk) => result(Table::ALL.map(|table| rows(&disk, table))),
-            Err(DiskError::Journal { reason, .. }) => result(reason),
+        match LsmLedger::open(folder.path(), &TABLES) {
+            Ok(ledger) => result(TABLES.map(|table| {
+                let rows = runtime.block_on(ledger.scan(table, Scan::UpFrom(b""), usize::MAX, usize::MAX));
+                rows.map(|rows| rows.len()).ok()
+            })),
+            Err(LedgerError::Journal { reason, .. }) => result(reason),
             Err(error) => result(std::mem::discriminant(&error)),
         }
     };
@@ -39,15 +36,17 @@ pub fn journal() -> Target {
 /// A store with some batches, closed, and what is in its journal.
 fn written() -> (TempDir, Vec<u8>) {
     let folder = scratch();
-    let disk = LsmDisk::open(folder.path()).expect("an empty store opens");
+    let ledger = LsmLedger::open(folder.path(), &TABLES).expect("an empty store opens");
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
     for number in 0..6u8 {
-        let mut batch = Batch::default();
-        batch.put(Table::Jobs, Key::Id([number; 16]), vec![number; 40 * usize::from(number)]);
-        batch.put(Table::Registry, Key::Text(format!("key/{number}")), b"{}".to_vec());
-        batch.remove(Table::Jobs, Key::Id([number.saturating_sub(3); 16]));
-        disk.commit(batch).expect("it can be written");
+        let mut unit = Unit::default();
+        unit.put(JOBS, Key::Id([number; 16]), vec![number; 40 * usize::from(number)]);
+        unit.put(REGISTRY, Key::Text(format!("key/{number}")), &b"{}"[..]);
+        unit.remove(JOBS, Key::Id([number.saturating_sub(3); 16]));
+        let group = [Group { fences: Vec::new(), units: vec![unit] }];
+        runtime.block_on(ledger.write(&group, Room::New)).expect("it can be written");
     }
-    drop(disk);
+    drop(ledger);
     let bytes = std::fs::read(folder.path().join(JOURNAL)).expect("there is a journal");
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     (folder, bytes[..end].to_vec())

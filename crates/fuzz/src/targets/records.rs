@@ -7,41 +7,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use entrega::clock::Clock;
 use entrega::settle::Attempted;
-use entrega::store::local::{Batch, Disk, DiskError, HeapDisk, Key, LocalOptions, LocalStore, Order, Table, Visit};
+use entrega::store::local::tables::TABLES;
+use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::{CountBy, DeadLetterFilter, DeadLetterStore as _, JobFilter, JobStore as _, Page, Registry as _};
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::outcome::{Answer, Outcome};
+use entrega_ledger::{Group, HeapLedger, Key, Scan, Table, Unit};
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Builder;
 
 use crate::world::{World, config};
 use crate::{Target, result};
-
-/// A disk that can be looked at while a store uses it.
-#[derive(Clone, Default)]
-struct Shared(Arc<HeapDisk>);
-
-impl Disk for Shared {
-    fn read(&self, table: Table, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, DiskError> {
-        self.0.read(table, key, see)
-    }
-    fn scan(&self, table: Table, order: Order<'_>, visit: Visit<'_>) -> Result<(), DiskError> {
-        self.0.scan(table, order, visit)
-    }
-    fn commit(&self, batch: Batch) -> Result<(), DiskError> {
-        self.0.commit(batch)
-    }
-    fn free_bytes(&self) -> Option<u64> {
-        self.0.free_bytes()
-    }
-    fn kind(&self) -> &'static str {
-        self.0.kind()
-    }
-    fn durability(&self) -> &'static str {
-        self.0.durability()
-    }
-}
 
 struct Row {
     table: Table,
@@ -59,25 +36,28 @@ pub fn stored_record() -> Target {
     let attempt = move |input: &[u8]| {
         let (number, value) = input.split_first().map_or((0, input), |(number, value)| (*number, value));
         let changed = usize::from(number) % rows.len();
-        let disk = HeapDisk::default();
-        let mut batch = Batch::default();
+        let heap = HeapLedger::new(&TABLES);
+        let mut unit = Unit::default();
         for (place, row) in rows.iter().enumerate() {
             let value = if place == changed { value } else { &row.value };
-            batch.put(row.table, key(&row.key), value.to_vec());
+            unit.put(row.table, key(&row.key), value.to_vec());
         }
-        disk.commit(batch).expect("memory takes everything");
-        match LocalStore::open(Box::new(disk), Clock::system(), options.clone()) {
-            Ok(store) => result((changed, runtime.block_on(ask(&store, &rows)))),
-            Err(error) => result((changed, std::mem::discriminant(&error))),
-        }
+        heap.apply(&[Group { fences: Vec::new(), units: vec![unit] }]).expect("memory takes everything");
+        runtime.block_on(async {
+            match LocalStore::open(Arc::new(heap), Clock::system(), options.clone()).await {
+                Ok(store) => result((changed, ask(&store, &rows).await)),
+                Err(error) => result((changed, std::mem::discriminant(&error))),
+            }
+        })
     };
     Target { name: "stored-record", seeds, attempt: Box::new(attempt) }
 }
 
 fn key(bytes: &[u8]) -> Key {
-    match <[u8; 16]>::try_from(bytes) {
-        Ok(id) => Key::Id(id),
-        Err(_) => Key::Text(String::from_utf8(bytes.to_vec()).expect("other keys are texts")),
+    match bytes.split_last_chunk() {
+        Some(([], id)) => Key::Id(*id),
+        Some(([scope @ .., 0], id)) => Key::Scoped(String::from_utf8_lossy(scope).into(), *id),
+        _ => Key::Text(String::from_utf8(bytes.to_vec()).expect("other keys are texts")),
     }
 }
 
@@ -107,8 +87,10 @@ async fn ask(store: &LocalStore, rows: &[Row]) -> Vec<bool> {
 
 /// Rows of every table, as a gateway writes them.
 fn rows(options: LocalOptions) -> Vec<Row> {
-    let disk = Shared::default();
-    let store = LocalStore::open(Box::new(disk.clone()), Clock::system(), options).expect("it opens");
+    let heap = Arc::new(HeapLedger::new(&TABLES));
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let opened = runtime.block_on(LocalStore::open(heap.clone(), Clock::system(), options));
+    let store = opened.expect("it opens");
     let world = World::with(|engine| engine.store = Arc::new(store));
     let taken = |path: &str, body: &str| {
         let method = if path.contains("/endpoints/") { "PUT" } else { "POST" };
@@ -128,15 +110,12 @@ fn rows(options: LocalOptions) -> Vec<Row> {
     taken("/v1/tenants/default/endpoints/main", r#"{"url": "https://example.com/"}"#);
     taken("/v1/lanes/http/pause", "");
     let mut rows = Vec::new();
-    for table in Table::ALL {
-        let mut see = |key: &[u8], value: &[u8]| {
-            rows.push(Row { table, key: key.to_vec(), value: value.to_vec() });
-            std::ops::ControlFlow::Continue(())
-        };
-        disk.scan(table, Order::UpFrom(b""), &mut see).expect("memory can be read");
+    for table in TABLES {
+        let found = heap.rows(table, Scan::UpFrom(b""), usize::MAX, usize::MAX);
+        rows.extend(found.iter().map(|(key, value)| Row { table, key: key.to_vec(), value: value.to_vec() }));
     }
     let has_rows = |table: &Table| rows.iter().any(|row| row.table == *table);
-    assert!(Table::ALL.iter().all(has_rows) && rows.len() <= usize::from(u8::MAX), "{} rows", rows.len());
+    assert!(TABLES.iter().all(has_rows) && rows.len() <= usize::from(u8::MAX), "{} rows", rows.len());
     rows
 }
 

@@ -11,15 +11,15 @@ use crate::caller::Waiting;
 use crate::passes::{Pass, Request};
 
 impl Witness {
-    /// Somebody at a node was let through the gate.
-    pub fn passed(&mut self, now: Time, node: usize, gate: &GateName, pass: Pass) {
-        self.note(now, format_args!("node {node} passes {} by {pass:?}", gate.name));
+    /// Somebody was let through the gate.
+    pub fn passed(&mut self, now: Time, gate: &GateName, pass: Pass) {
+        self.note(now, format_args!("passes {} by {pass:?}", gate.name));
         self.troubles.went_anyway += u32::from(pass != Pass::Turn);
         let held = match pass {
             Pass::Turn | Pass::Anyway => self.breakers.check_claim(now, &gate.name),
             Pass::Uncounted => Ok(()),
         };
-        let checked = self.passes.given(self.drift.moment(now), node, pass).and(held);
+        let checked = self.passes.given(self.drift.moment(now), pass).and(held);
         self.judge(checked.map_err(|(checker, why)| (checker, format!("a call {why}"))));
     }
 
@@ -34,19 +34,18 @@ impl Witness {
         }
     }
 
-    /// A call leaves a node, for a job or for somebody who waits; gives its number.
-    pub fn calling(&mut self, now: Time, node: usize, name: &str) -> usize {
+    /// A call leaves, for a job or for somebody who waits; gives its number.
+    pub fn calling(&mut self, now: Time, name: &str) -> usize {
         self.troubles.called += 1;
-        self.note(now, format_args!("node {node} calls the API for {name}"));
+        self.note(now, format_args!("calls the API for {name}"));
         let moment = self.drift.moment(now);
         let held = match name.parse::<JobId>() {
-            Ok(id) => self.hands.calling(moment, node, id),
-            Err(_) => Ok(Some(Time::ZERO)),
+            Ok(id) => self.hands.calling(id),
+            Err(_) => Ok(Time::ZERO),
         };
-        let since = held.as_ref().ok().copied().flatten();
-        let request = since.map(|since| (name.to_owned(), node, since));
-        let (number, checked) = self.passes.called(moment, node, request, &self.hands);
-        self.judge(held.and(checked).map_err(|(checker, why)| (checker, format!("{name} {why}"))));
+        let since = held.as_ref().copied().unwrap_or_default();
+        let (number, checked) = self.passes.called(moment, (name.to_owned(), since));
+        self.judge(held.map(drop).and(checked).map_err(|(checker, why)| (checker, format!("{name} {why}"))));
         number
     }
 
@@ -63,17 +62,16 @@ impl Witness {
 
     /// Somebody who waited got an answer, or the reason why there is none.
     pub fn waited(&mut self, now: Time, waiting: &Waiting, result: &Result<Replied, Failed>) {
-        let (moment, name, node) = (self.drift.moment(now), &waiting.name, waiting.node);
+        let (moment, name) = (self.drift.moment(now), &waiting.name);
         self.troubles.answered += u32::from(result.is_ok());
         let what = match result {
             Ok(replied) => format!("{} after {} attempts", replied.status, replied.attempts),
             Err(failed) => failed.to_string(),
         };
-        self.note(now, format_args!("{name} at node {node} gets {what}"));
-        let has_stood = self.hands.stood_still(node, waiting.since, moment);
+        self.note(now, format_args!("{name} gets {what}"));
         let checked = match result {
-            _ if moment > waiting.until && !has_stood => Err(("callers_answered", "is answered too late".to_owned())),
-            Ok(replied) => self.check_reply((name.clone(), node, Time::ZERO), replied, has_stood),
+            _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
+            Ok(replied) => self.check_reply((name.clone(), Time::ZERO), replied),
             Err(failed) if failed.to_string().trim().is_empty() => {
                 Err(("ends_have_reasons", "is not told why there is no answer".into()))
             }
@@ -82,11 +80,10 @@ impl Witness {
         self.judge(checked.map_err(|(checker, why)| (checker, format!("{name} {why}"))));
     }
 
-    fn check_reply(&self, request: Request, replied: &Replied, has_stood: bool) -> Result<(), Broken> {
+    fn check_reply(&self, request: Request, replied: &Replied) -> Result<(), Broken> {
         let calls = self.passes.calls_of(&request);
         match () {
-            // An attempt that its node held up never left it.
-            _ if replied.attempts != calls && !has_stood => {
+            _ if replied.attempts != calls => {
                 Err(("answers_true", format!("is told of {} attempts, and there were {calls}", replied.attempts)))
             }
             _ if !self.passes.is_last_answer(&request, &replied.body) => {

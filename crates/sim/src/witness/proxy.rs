@@ -23,24 +23,22 @@ impl Witness {
         self.given(self.drift.moment(job.accepted_at), question(job).unwrap_or_default(), answer);
     }
 
-    /// A node asks the upstream for a job; gives the number of the call.
-    pub fn asking(&mut self, now: Time, node: usize, job: &str, question: &str) -> usize {
+    /// The upstream is asked for a job; gives the number of the call.
+    pub fn asking(&mut self, now: Time, job: &str, question: &str) -> usize {
         self.troubles.asked += 1;
-        self.note(now, format_args!("node {node} asks {question} for {job}"));
+        self.note(now, format_args!("asks {question} for {job}"));
         let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
         let id: Option<JobId> = job.parse().ok();
-        let claimed = id.and_then(|id| self.hands.last_claim(node, id)).unwrap_or_else(|| {
-            self.break_promise("leases_hold", format!("{job} is asked for by somebody who never got it"));
+        let claimed = id.and_then(|id| self.hands.last_claim(id)).unwrap_or_else(|| {
+            self.break_promise("one_at_a_time", format!("{job} is asked for by somebody who never got it"));
             Claimed { at: moment, is_past_breaker: false }
         });
-        let call = Call { question: question.to_owned(), node, claimed };
-        let (number, checked) = self.answers.asked(moment, call, &self.hands);
+        let call = Call { question: question.to_owned(), claimed };
+        let (number, checked) = self.answers.asked(moment, call);
         let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
         let policy = self.plan.lanes[&lane].clone();
         let paced = match tenant {
             Some(tenant) if claimed.at == moment => self.starts.add(moment, (&lane, &tenant), &policy, None),
-            // Only who was held up asks later than at its tick; nobody does who waited for somebody else's call.
-            _ if self.hands.were_held_up(node, claimed.at, moment) => Ok(()),
             _ => Err(("throttle_respected", "asks later than it was let go".into())),
         };
         self.judge(checked.and(paced).map_err(|(checker, why)| (checker, format!("{job} {why}"))));

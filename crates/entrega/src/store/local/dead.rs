@@ -1,6 +1,6 @@
 //! Dead letters: kept, counted, replayed, given up.
 //! Invariant: the index in memory says which entries there are and what is happening to them; the entries themselves
-//! are on disk.
+//! are in the ledger.
 //! Never: loses an entry to a replay; it stays until its job was delivered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,18 +12,22 @@ use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, GENERATIONS_MAX, N
 use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
+use entrega_ledger::Unit;
 
-use super::disk::{Batch, DiskError, Order, Table};
-use super::jobs::blocking;
+use super::ends::leave_index;
+use super::reading::{From, PAGE_ROWS, ReadError, patiently, visit};
 use super::records::{self, Live, id_key};
-use super::{LocalStore, Shared};
+use super::tables::{DEAD, JOBS, LIVE};
+use super::{LaneCell, LocalStore, Shared};
 use crate::store::paging::PAGE_BYTES_MAX;
 use crate::store::{
     ChangeError, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore, Page, Paged, StoreError,
 };
 
-/// The most entries that one page reads from disk.
+/// The most entries that one page looks at.
 const LOOKED_AT_MAX: usize = 10_000;
+/// The most entries that are asked for in one call; a mail may have megabytes.
+const READ_AT_ONCE: usize = 32;
 const HOUR_MS: u64 = 3_600_000;
 /// What an entry without a failure code is counted under, and found by.
 const NO_CODE: &str = "unknown";
@@ -35,7 +39,6 @@ pub(super) struct DeadMark {
     tenant: TenantName,
     code: String,
     pub(super) status: DeadLetterStatus,
-    generation: u8,
     pub(super) expires_at: Time,
 }
 
@@ -60,7 +63,6 @@ impl DeadIndex {
             tenant: dead.original_data.tenant.clone(),
             code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
             status: dead.status,
-            generation: dead.generation,
             expires_at: dead.expires_at(),
         };
         if mark.status.is_open() {
@@ -146,87 +148,85 @@ impl DeadIndex {
 }
 
 impl Shared {
-    pub(super) fn recover_dead(&self) -> Result<(), DiskError> {
-        let mut index = self.dead.lock();
-        self.disk.scan(Table::Dead, Order::UpFrom(&[]), &mut |_, bytes| {
-            match records::decode_json::<DeadLetter>(Table::Dead, bytes) {
-                Ok(dead) => index.put(&dead),
+    pub(super) async fn recover_dead(&self) -> Result<(), ReadError> {
+        let mut found = DeadIndex::default();
+        visit(&*self.ledger, DEAD, From::Up(Vec::new()), PAGE_ROWS, |_, bytes| {
+            match records::decode_json::<DeadLetter>(DEAD, bytes) {
+                Ok(dead) => found.put(&dead),
                 Err(error) => self.note_unreadable("dead", &error),
             }
             ControlFlow::Continue(())
         })
-    }
-
-    pub(super) fn put_dead(&self, batch: &mut Batch, dead: &DeadLetter) {
-        self.dead.lock().put(dead);
-        batch.put(Table::Dead, id_key(dead.job_id), records::encode_json(dead));
-    }
-
-    /// The job of an entry was delivered.
-    pub(super) fn mark_replayed(&self, batch: &mut Batch, id: JobId) -> Result<(), DiskError> {
-        if let Some(mut dead) = records::load_dead(&*self.disk, id)? {
-            dead.status = DeadLetterStatus::Replayed;
-            self.put_dead(batch, &dead);
-        }
+        .await?;
+        *self.dead.lock() = found;
         Ok(())
     }
 
+    pub(super) fn put_dead(&self, unit: &mut Unit, dead: &DeadLetter) {
+        self.dead.lock().put(dead);
+        unit.put(DEAD, id_key(dead.job_id), records::encode_json(dead));
+    }
+
     /// The job of an entry was dropped or cancelled on its way: the entry waits again.
-    pub(super) fn return_to_dead(&self, batch: &mut Batch, id: JobId, reason: &str) -> Result<(), DiskError> {
-        super::leave_index(batch, id, true);
-        batch.remove(Table::Jobs, id_key(id));
-        if let Some(mut dead) = records::load_dead(&*self.disk, id)? {
-            let tried = self.readable(&id, records::load_history(&*self.disk, id))?.unwrap_or_default();
+    pub(super) async fn return_to_dead(&self, lane: &LaneCell, id: JobId, reason: &str) -> Result<Unit, ReadError> {
+        let mut unit = Unit::default();
+        leave_index(&mut unit, lane, id, true);
+        unit.remove(JOBS, id_key(id));
+        if let Some(mut dead) = patiently(|| records::load_dead(&*self.ledger, id)).await? {
+            let tried = patiently(|| records::load_history(&*self.ledger, id)).await;
+            let tried = self.readable(&id, tried)?.unwrap_or_default();
             dead.failed_attempts += tried.len() as u32;
             dead.attempts.extend(tried);
             dead.status = DeadLetterStatus::Pending;
             dead.last_failure_reason = format!("{} (its replay was ended: {reason})", dead.last_failure_reason);
-            self.put_dead(batch, &dead);
+            self.put_dead(&mut unit, &dead);
         }
-        Ok(())
+        Ok(unit)
     }
 
-    fn list_dead(
+    async fn list_dead(
         &self,
         filter: &DeadLetterFilter,
         page: Page<DeadLetterCursor>,
-    ) -> Result<Paged<DeadLetter, DeadLetterCursor>, DiskError> {
+    ) -> Result<Paged<DeadLetter, DeadLetterCursor>, ReadError> {
         let places = self.dead.lock().places(self.clock.now(), filter, page.after);
         let (mut items, mut bytes, mut last) = (Vec::new(), 0, None);
         let was_cut = places.len() == LOOKED_AT_MAX;
-        for place in places {
-            if items.len() == page.limit || bytes > PAGE_BYTES_MAX {
-                return Ok(Paged { items, next: last });
-            }
-            last = Some(place);
-            let dead = records::load_dead(&*self.disk, place.1)?;
-            let has_text = |dead: &DeadLetter| {
-                filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
-            };
-            if let Some(dead) = dead.filter(has_text) {
-                bytes += records::carried_bytes(&dead.original_data);
-                items.push(dead);
+        let has_text = |dead: &DeadLetter| {
+            filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
+        };
+        for some in places.chunks(READ_AT_ONCE) {
+            let ids: Vec<JobId> = some.iter().map(|place| place.1).collect();
+            let found = self.read_ids(DEAD, &ids).await?;
+            for (place, found) in some.iter().zip(found) {
+                if items.len() == page.limit || bytes > PAGE_BYTES_MAX {
+                    return Ok(Paged { items, next: last });
+                }
+                last = Some(*place);
+                let dead = found.map(|bytes| records::decode_json::<DeadLetter>(DEAD, &bytes)).transpose()?;
+                if let Some(dead) = dead.filter(has_text) {
+                    bytes += records::carried_bytes(&dead.original_data);
+                    items.push(dead);
+                }
             }
         }
         Ok(Paged { items, next: last.filter(|_| was_cut) })
     }
 
-    fn pending(&self, id: JobId) -> Result<DeadLetter, ChangeError> {
-        let known = self.dead.lock().mark(id).map(|mark| (mark.status, mark.generation));
-        let (status, generation) = known.ok_or(ChangeError::Unknown)?;
+    async fn pending(&self, id: JobId) -> Result<DeadLetter, ChangeError> {
+        let status = self.dead.lock().mark(id).map(|mark| mark.status).ok_or(ChangeError::Unknown)?;
         if status != DeadLetterStatus::Pending {
             return Err(NoReplay::NotPending { status }.into());
         }
-        let dead = records::load_dead(&*self.disk, id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
-        debug_assert_eq!(dead.generation, generation);
-        Ok(dead)
+        let dead = records::load_dead(&*self.ledger, id).await.map_err(StoreError::from)?;
+        dead.ok_or(ChangeError::Unknown)
     }
 }
 
 #[async_trait]
 impl DeadLetterStore for LocalStore {
     async fn dead_letter(&self, id: JobId) -> Result<Option<DeadLetter>, StoreError> {
-        Ok(records::load_dead(&*self.shared.disk, id)?)
+        Ok(records::load_dead(&*self.shared.ledger, id).await?)
     }
 
     async fn dead_letters(
@@ -234,8 +234,7 @@ impl DeadLetterStore for LocalStore {
         filter: &DeadLetterFilter,
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError> {
-        let (shared, filter) = (self.shared.clone(), filter.clone());
-        blocking(move || shared.list_dead(&filter, page)).await
+        Ok(self.shared.list_dead(filter, page).await?)
     }
 
     async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError> {
@@ -246,7 +245,7 @@ impl DeadLetterStore for LocalStore {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
         shared.settled().await?;
-        let mut dead = shared.pending(id)?;
+        let mut dead = shared.pending(id).await?;
         dead.check_replay()?;
         let lane = shared.lane(&dead.lane)?;
         let now = shared.clock.now();
@@ -256,23 +255,25 @@ impl DeadLetterStore for LocalStore {
         let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
         let job = dead.job_to_replay(now, expires_at);
         let live = Live { generation: dead.generation, ..Live::of(&job) };
-        let mut batch = Batch::default();
-        batch.put(Table::Jobs, id_key(id), records::encode(&job));
-        batch.put(Table::Live, id_key(id), records::encode(&live));
-        shared.put_dead(&mut batch, &dead);
-        let lane = lane.clone();
-        Ok(shared.change_then(batch, move |shared| lane.put_back(shared, id, &live)).await?)
+        let mut change = Unit::default();
+        change.put(JOBS, id_key(id), records::encode(&job));
+        change.put(LIVE, lane.live_key(id), records::encode(&live));
+        shared.put_dead(&mut change, &dead);
+        let put_back = lane.clone();
+        let then = move |shared: &Shared| put_back.put_back(shared, id, &live);
+        Ok(shared.change_then(Some(lane), change, then).await?)
     }
 
     async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
         shared.settled().await?;
-        let mut dead = shared.pending(id)?;
+        let mut dead = shared.pending(id).await?;
         dead.status = DeadLetterStatus::Discarded;
         dead.discard_reason = Some(reason.to_owned());
-        let mut batch = Batch::default();
-        shared.put_dead(&mut batch, &dead);
-        Ok(shared.change(batch, Vec::new()).await?)
+        let mut change = Unit::default();
+        shared.put_dead(&mut change, &dead);
+        let lane = shared.lanes.get(&dead.lane);
+        Ok(shared.change(lane, change, Vec::new()).await?)
     }
 }

@@ -3,19 +3,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::job::{Job, JobState};
+use entrega_core::job::{Attempt, Job, JobState};
 use entrega_core::lane::{Claimed, Explanation, Left, Next, NotRemoved};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
-use entrega_core::time::Time;
+use entrega_ledger::{Key, LedgerError, Unit};
 use tokio::sync::{Notify, oneshot};
 
-use super::disk::{Batch, DiskError, Key, Table};
+use super::read_ahead;
+use super::reading::{ReadError, patiently};
 use super::records::{self, Ended, Kept, Live, id_key};
 use super::sweep::Chosen;
+use super::tables::{JOBS, LIVE, REGISTRY};
 use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
@@ -47,7 +50,7 @@ impl JobStore for LocalStore {
     }
 
     async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
-        let kept = records::load_kept(&*self.shared.disk, &records::once_key(tenant, key))?;
+        let kept = records::load_kept(&*self.shared.ledger, &records::once_key(tenant, key)).await?;
         let now = self.shared.clock.now();
         Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
     }
@@ -68,13 +71,19 @@ impl JobStore for LocalStore {
         };
         let mut jobs = Vec::with_capacity(claims.jobs.len());
         for claimed in claims.jobs {
-            match self.shared.load_claimed(lane, &claimed) {
+            let ahead = lane.read_ahead.lock().take(claimed.id);
+            if let Some(job) = ahead.filter(|_| !has_history(lane, &claimed)) {
+                jobs.push(claimed_job(&claimed, job, Vec::new()));
+                continue;
+            }
+            match self.shared.load_claimed(lane, &claimed).await {
                 Ok(job) => jobs.push(job),
-                Err(error) => self.shared.set_aside(lane, &claimed, &error)?,
+                Err(ReadError::Ledger(LedgerError::Unclear { .. })) => lane.give_back(&self.shared, &claimed).await,
+                Err(error) => self.shared.set_aside(lane, &claimed, &error).await?,
             }
         }
         if !claims.expired.is_empty() {
-            self.shared.expire(&claims.expired)?;
+            self.shared.expire(lane, &claims.expired).await?;
         }
         Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
     }
@@ -89,7 +98,7 @@ impl JobStore for LocalStore {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        self.shared.change(Batch::default(), Vec::new()).await
+        self.shared.settled().await
     }
 
     async fn release(&self) -> Result<(), StoreError> {
@@ -105,7 +114,7 @@ impl JobStore for LocalStore {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
         shared.settled().await?;
-        let view = shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+        let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
         let wrong = |hint| Err(ChangeError::WrongState { state: view.state, hint });
         if !view.state.may_become(JobState::Cancelled) {
             return match view.state {
@@ -120,73 +129,69 @@ impl JobStore for LocalStore {
         } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
             return wrong("it is being attempted or has just ended");
         }
-        let mut batch = Batch::default();
-        shared.drop_job(&mut batch, id, JobState::Cancelled, reason).map_err(StoreError::from)?;
-        shared.change(batch, vec![id]).await?;
-        shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)
+        let end = shared.dropped(lane, id, JobState::Cancelled, reason, &[]).await.map_err(StoreError::from)?;
+        shared.change(Some(lane), end, vec![id]).await?;
+        shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)
     }
 
     async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.changes.lock().await;
         shared.settled().await?;
-        let live = records::load_live(&*shared.disk, id).map_err(StoreError::from)?;
+        let live = shared.find_live(id).await.map_err(StoreError::from)?;
         let live = live.filter(|live| live.blocked.is_some());
         let Some(live) = live else {
-            let view = shared.view(id).map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+            let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
             return Err(ChangeError::WrongState { state: view.state, hint: "only a blocked job can be unblocked" });
         };
         let lane = shared.lane(&live.lane)?;
         let now = shared.clock.now();
-        let expires = match (live.expires.finite(), lane.policy.ttl) {
-            (Some(old), Some(ttl)) => old.max(now + ttl),
-            (old, _) => old.map_or(Time::NEVER, |old| old.max(now)),
-        };
+        let expires = lane.policy.expires_unblocked(now, live.expires);
         let live = Live { blocked: None, attempt: 0, due: now, expires, unblocked: true, ..live };
-        let mut batch = Batch::default();
-        batch.put(Table::Live, id_key(id), records::encode(&live));
-        let job = shared.readable(&id, records::load_job(&*shared.disk, id)).map_err(StoreError::from)?.flatten();
-        if let Some(job) = job {
+        let mut change = Unit::default();
+        change.put(LIVE, lane.live_key(id), records::encode(&live));
+        let job = shared.readable(&id, records::load_job(&*shared.ledger, id).await).map_err(StoreError::from)?;
+        if let Some(job) = job.flatten() {
             // A retry writes its index entry from the job.
             let job = Job { expires_at: expires.finite(), ..job };
-            batch.put(Table::Jobs, id_key(id), records::encode(&job));
+            change.put(JOBS, id_key(id), records::encode(&job));
         }
-        let lane = lane.clone();
+        let unblocked = lane.clone();
         let then = move |shared: &Shared| {
-            lane.blocked.fetch_sub(1, Ordering::Relaxed);
-            lane.has_unblocked.store(true, Ordering::Relaxed);
-            lane.put_back(shared, id, &live);
+            unblocked.blocked.fetch_sub(1, Ordering::Relaxed);
+            unblocked.has_unblocked.store(true, Ordering::Relaxed);
+            unblocked.put_back(shared, id, &live);
         };
-        Ok(shared.change_then(batch, then).await?)
+        Ok(shared.change_then(Some(lane), change, then).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError> {
-        Ok(self.shared.view(id)?)
+        Ok(self.shared.view(id).await?)
     }
 
     async fn ended(&self, id: JobId) -> Result<(), StoreError> {
         let end = self.shared.waiters.wait(id);
         let rests = |state: JobState| state.is_end() || state == JobState::Blocked;
-        let is_waiting = || Ok::<_, StoreError>(self.shared.view(id)?.is_some_and(|view| !rests(view.state)));
-        if !is_waiting()? {
+        let is_waiting =
+            async || Ok::<_, StoreError>(self.shared.view(id).await?.is_some_and(|view| !rests(view.state)));
+        if !is_waiting().await? {
             return Ok(());
         }
         if !self.shared.is_failed() {
             end.told().await;
         }
-        match self.shared.is_failed() && is_waiting()? {
+        match self.shared.is_failed() && is_waiting().await? {
             true => Err(self.shared.stopped()),
             false => Ok(()),
         }
     }
 
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
-        let (shared, filter) = (self.shared.clone(), filter.clone());
-        blocking(move || shared.list(&filter, page)).await
+        Ok(self.shared.list(filter, page).await?)
     }
 
     async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
-        let Some(live) = records::load_live(&*self.shared.disk, id)? else { return Ok(None) };
+        let Some(live) = self.shared.find_live(id).await? else { return Ok(None) };
         let now = self.shared.clock.now();
         Ok(self.shared.lane(&live.lane)?.machine.lock().explain(now, id))
     }
@@ -217,16 +222,16 @@ impl JobStore for LocalStore {
         let _one_at_a_time = self.shared.changes.lock().await;
         let lane = self.shared.lane(lane)?;
         let key = Key::Text(format!("paused/{}", lane.name));
-        let mut batch = Batch::default();
+        let mut change = Unit::default();
         match paused {
-            true => batch.put(Table::Registry, key, b"true".to_vec()),
-            false => batch.remove(Table::Registry, key),
+            true => change.put(REGISTRY, key, &b"true"[..]),
+            false => change.remove(REGISTRY, key),
         }
         {
             let mut machine = lane.machine.lock();
             if paused { machine.pause() } else { machine.resume() }
         }
-        self.shared.change(batch, Vec::new()).await?;
+        self.shared.change(Some(lane), change, Vec::new()).await?;
         lane.wake.notify_one();
         Ok(())
     }
@@ -234,22 +239,22 @@ impl JobStore for LocalStore {
     async fn sweep(&self) -> Result<Swept, StoreError> {
         let _one_at_a_time = self.shared.changes.lock().await;
         self.shared.settled().await?;
-        let shared = self.shared.clone();
-        let Chosen { batch, swept, remembered } = blocking(move || shared.choose_sweep()).await?;
+        let Chosen { change, swept, remembered } = self.shared.choose_sweep().await?;
         if !remembered.is_empty() {
             self.shared.send(Command::Forget { remembered })?;
         }
-        if !batch.ops.is_empty() {
-            self.shared.change(batch, Vec::new()).await?;
+        if !change.ops.is_empty() {
+            self.shared.change(None, change, Vec::new()).await?;
         }
         Ok(swept)
     }
 
     fn health(&self) -> StoreHealth {
         let is_full = self.shared.is_full.load(Ordering::Relaxed);
+        let ledger = self.shared.ledger.health();
         StoreHealth {
-            kind: self.shared.disk.kind(),
-            durability: self.shared.disk.durability(),
+            kind: ledger.kind,
+            durability: ledger.durability,
             failure: self.shared.failure.borrow().clone(),
             refuses: is_full.then(|| self.shared.disk_full().to_string()),
             unreadable: self.shared.unreadable.load(Ordering::Relaxed),
@@ -265,16 +270,6 @@ impl JobStore for LocalStore {
             Ok(reason) => reason.clone().unwrap_or_default(),
             Err(_) => "the store is gone".into(),
         }
-    }
-}
-
-/// Runs a long read where it does not hold up deliveries.
-pub(super) async fn blocking<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
-) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => Ok(result?),
-        Err(error) => Err(StoreError::Disk(DiskError::Io { doing: "reading the store", reason: error.to_string() })),
     }
 }
 
@@ -303,57 +298,81 @@ impl Prepared {
 impl LaneCell {
     /// Puts a job back that the lane had accepted before; its record is durable.
     pub(super) fn put_back(&self, shared: &Shared, id: JobId, live: &Live) {
-        self.ahead.lock().forget(id);
+        self.read_ahead.lock().forget(id);
         self.machine.lock().restore(shared.clock.now(), &live.waiting(id));
+        self.wake.notify_one();
+    }
+
+    /// Puts a claimed job back whose record could not be read just now. It comes again, with the same number.
+    async fn give_back(&self, shared: &Shared, claimed: &Claimed) {
+        let now = shared.clock.now();
+        let at = now + READ_AGAIN_AFTER;
+        self.machine.lock().give_back(now, claimed.ticket, at);
         self.wake.notify_one();
     }
 }
 
+/// Whether there may be earlier attempts to read.
+fn has_history(lane: &LaneCell, claimed: &Claimed) -> bool {
+    claimed.attempt > 1 || lane.has_unblocked.load(Ordering::Relaxed)
+}
+
+fn claimed_job(claimed: &Claimed, job: Job, history: Vec<Attempt>) -> ClaimedJob {
+    ClaimedJob {
+        ticket: Ticket(Held::Place(claimed.ticket)),
+        job,
+        attempt: claimed.attempt,
+        generation: claimed.generation,
+        history,
+        expires: claimed.expires,
+        past_breaker: claimed.past_breaker,
+    }
+}
+
+/// How long a job waits whose record could not be read just now.
+const READ_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
 impl Shared {
-    fn load_claimed(&self, lane: &LaneCell, claimed: &Claimed) -> Result<ClaimedJob, DiskError> {
-        let missing = || DiskError::Record { table: "jobs", reason: "there is no record".into() };
+    async fn load_claimed(&self, lane: &LaneCell, claimed: &Claimed) -> Result<ClaimedJob, ReadError> {
+        let missing = || ReadError::Record { table: JOBS.name, reason: "there is no record".into() };
         // Neighbours of a retry were claimed long ago: reading ahead pays for first attempts only.
         let job = match claimed.attempt {
-            1 => lane.ahead.lock().take(&*self.disk, claimed.id)?,
-            _ => records::load_job(&*self.disk, claimed.id)?,
+            1 => read_ahead::read(&lane.read_ahead, &*self.ledger, claimed.id).await?,
+            _ => records::load_job(&*self.ledger, claimed.id).await?,
         };
         let job = job.ok_or_else(missing)?;
-        let history = match claimed.attempt {
-            1 if !lane.has_unblocked.load(Ordering::Relaxed) => Vec::new(),
-            _ => records::load_history(&*self.disk, claimed.id)?,
+        let history = match has_history(lane, claimed) {
+            true => records::load_history(&*self.ledger, claimed.id).await?,
+            false => Vec::new(),
         };
-        Ok(ClaimedJob {
-            ticket: Ticket(Held::Place(claimed.ticket)),
-            job,
-            attempt: claimed.attempt,
-            generation: claimed.generation,
-            history,
-            expires: claimed.expires,
-            past_breaker: claimed.past_breaker,
-        })
+        Ok(claimed_job(claimed, job, history))
     }
 
     /// A job whose record cannot be read is blocked with the reason: nothing of it is thrown away.
-    fn set_aside(&self, lane: &LaneCell, claimed: &Claimed, error: &DiskError) -> Result<(), StoreError> {
+    async fn set_aside(&self, lane: &Arc<LaneCell>, claimed: &Claimed, error: &ReadError) -> Result<(), StoreError> {
         self.note_unreadable(&claimed.id.to_string(), error);
         let now = self.clock.now();
-        lane.machine.lock().settle(now, claimed.ticket, Next::Leave, Lesson::Nothing, std::time::Duration::ZERO);
+        lane.machine.lock().settle(now, claimed.ticket, Next::Leave, Lesson::Nothing, Duration::ZERO);
         lane.blocked.fetch_add(1, Ordering::Relaxed);
-        let Some(live) = records::load_live(&*self.disk, claimed.id)? else { return Ok(()) };
-        let mut batch = Batch::default();
-        let live = Live { blocked: Some(error.to_string()), ..live };
-        batch.put(Table::Live, id_key(claimed.id), records::encode(&live));
-        let (reply, _) = oneshot::channel();
-        self.send(Command::Change { batch, ended: vec![claimed.id], then: None, reply })
+        let live_key = lane.live_key(claimed.id);
+        let live = patiently(|| records::load_live(&*self.ledger, live_key.clone())).await?;
+        let Some(live) = live else { return Ok(()) };
+        let mut change = Unit::default();
+        change.put(LIVE, live_key, records::encode(&Live { blocked: Some(error.to_string()), ..live }));
+        self.change_unawaited(lane, change, vec![claimed.id])
     }
 
-    fn expire(&self, expired: &[Left]) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
+    async fn expire(&self, lane: &Arc<LaneCell>, expired: &[Left]) -> Result<(), StoreError> {
+        let mut change = Unit::default();
         for left in expired {
             let reason = "ttl_expired: it was still waiting when its time to live ended";
-            self.drop_job(&mut batch, left.id, JobState::Dropped, reason)?;
+            change.ops.extend(self.dropped(lane, left.id, JobState::Dropped, reason, &[]).await?.ops);
         }
+        self.change_unawaited(lane, change, expired.iter().map(|left| left.id).collect())
+    }
+
+    fn change_unawaited(&self, lane: &Arc<LaneCell>, change: Unit, ended: Vec<JobId>) -> Result<(), StoreError> {
         let (reply, _) = oneshot::channel();
-        self.send(Command::Change { batch, ended: expired.iter().map(|left| left.id).collect(), then: None, reply })
+        self.send(Command::Change { lane: Some(lane.clone()), change, ended, then: None, reply })
     }
 }

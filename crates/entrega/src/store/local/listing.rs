@@ -2,34 +2,72 @@
 //! Invariant: a listing is ordered by id, newest first, and a page looks at a bounded number of records.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
-use entrega_core::job::JobState;
+use entrega_core::job::{Attempt, Job, JobState};
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
+use entrega_ledger::{Key, Table};
 
 use super::Shared;
-use super::disk::{DiskError, Order, Table};
+use super::reading::{From, PAGE_ROWS, ReadError, job_of, visit};
 use super::records::{self, Live, Stored};
+use super::tables::{DEAD, HISTORY, JOBS, LIVE};
 use crate::store::paging::{Found, merge};
 use crate::store::{JobFilter, JobView, Page, Paged};
 
-/// The most records of one table that a page looks at.
+/// The most records of one table, or of one lane in the index, that a page looks at.
 const LOOKED_AT_MAX: usize = 20_000;
+/// How often a job is looked for that moves while it is looked at.
+const LOOKS_MAX: usize = 3;
 
 /// Turns a record that fits a filter into a row.
-type Fits<'a> = &'a dyn Fn(JobId, &[u8]) -> Result<Option<JobView>, DiskError>;
+type Fits<'a, T> = &'a (dyn Fn(JobId, &[u8]) -> Result<Option<T>, ReadError> + Sync);
 
 impl Shared {
-    pub(super) fn view(&self, id: JobId) -> Result<Option<JobView>, DiskError> {
-        if let Some(live) = records::load_live(&*self.disk, id)? {
-            return self.view_live(id, live).map(Some);
+    pub(super) async fn view(&self, id: JobId) -> Result<Option<JobView>, ReadError> {
+        for _ in 0..LOOKS_MAX {
+            let stored = match self.readable(&id, records::load_stored(&*self.ledger, id).await)? {
+                Some(stored) => stored,
+                None => match self.find_live_anywhere(id).await? {
+                    Some(live) => return self.view_live(id, live, None).await.map(Some),
+                    None => None,
+                },
+            };
+            let job = match stored {
+                Some(Stored::Ended(ended)) => return Ok(Some(ended.view(id))),
+                Some(Stored::Job(job)) => job,
+                None => return Ok(records::load_dead(&*self.ledger, id).await?.map(records::view_of_dead)),
+            };
+            let live_key = Key::Scoped(job.lane.as_str().into(), *id.as_bytes());
+            if let Some(live) = records::load_live(&*self.ledger, live_key).await? {
+                return self.view_live(id, live, Some(job)).await.map(Some);
+            }
+            // It ended between the two looks.
         }
-        if let Some(Stored::Ended(ended)) = records::load_stored(&*self.disk, id)? {
-            return Ok(Some(ended.view(id)));
+        Ok(None)
+    }
+
+    /// The index entry of a job that has not ended.
+    pub(super) async fn find_live(&self, id: JobId) -> Result<Option<Live>, ReadError> {
+        match self.readable(&id, records::load_stored(&*self.ledger, id).await)? {
+            Some(Some(Stored::Job(job))) => {
+                let live_key = Key::Scoped(job.lane.as_str().into(), *id.as_bytes());
+                records::load_live(&*self.ledger, live_key).await
+            }
+            Some(_) => Ok(None),
+            None => self.find_live_anywhere(id).await,
         }
-        Ok(records::load_dead(&*self.disk, id)?.map(records::view_of_dead))
+    }
+
+    /// The same for a job whose record does not say in which lane it is.
+    async fn find_live_anywhere(&self, id: JobId) -> Result<Option<Live>, ReadError> {
+        let scopes: Vec<Arc<str>> = self.scopes.read().clone();
+        let keys: Vec<Key> = scopes.into_iter().map(|scope| Key::Scoped(scope, *id.as_bytes())).collect();
+        let found = self.ledger.read(LIVE, &keys).await?.into_iter().flatten().next();
+        found.map(|bytes| records::decode(LIVE, &bytes)).transpose()
     }
 
     fn state_of(&self, id: JobId, live: &Live) -> (JobState, Time) {
@@ -46,10 +84,14 @@ impl Shared {
         }
     }
 
-    fn view_live(&self, id: JobId, live: Live) -> Result<JobView, DiskError> {
+    async fn view_live(&self, id: JobId, live: Live, job: Option<Job>) -> Result<JobView, ReadError> {
+        let attempts = self.readable(&id, records::load_history(&*self.ledger, id).await)?.unwrap_or_default();
+        Ok(self.view_of(id, live, job, attempts))
+    }
+
+    fn view_of(&self, id: JobId, live: Live, job: Option<Job>, attempts: Vec<Attempt>) -> JobView {
         let (state, due) = self.state_of(id, &live);
-        let job = self.readable(&id, records::load_job(&*self.disk, id))?.flatten();
-        Ok(JobView {
+        JobView {
             job_id: id,
             destination: job.as_ref().and_then(records::destination),
             lane: live.lane,
@@ -64,50 +106,92 @@ impl Shared {
             expires_at: live.expires.finite(),
             ended_at: None,
             generation: live.generation,
-            attempts: self.readable(&id, records::load_history(&*self.disk, id))?.unwrap_or_default(),
+            attempts,
             result: None,
-        })
+        }
     }
 
-    pub(super) fn list(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, DiskError> {
+    pub(super) async fn list(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, ReadError> {
         let is_wanted = |lane: &_, tenant: &TenantName| {
             filter.lane.as_ref().is_none_or(|wanted| wanted == lane)
                 && filter.tenant.as_ref().is_none_or(|wanted| tenant.is_of(wanted))
         };
         let in_state = |state: JobState| filter.wants(state);
-        let live = self.find(Table::Live, page, &|id, bytes| {
-            let live = records::decode::<Live>(Table::Live, bytes)?;
-            let fits = is_wanted(&live.lane, &live.tenant) && in_state(self.state_of(id, &live).0);
-            fits.then(|| self.view_live(id, live)).transpose()
-        })?;
-        let ended = self.find(Table::Jobs, page, &|id, bytes| {
+        let mut found = Vec::new();
+        let scopes: Vec<Arc<str>> = match &filter.lane {
+            Some(lane) => vec![lane.as_str().into()],
+            None => self.scopes.read().clone(),
+        };
+        for scope in scopes {
+            let fits = |id: JobId, bytes: &[u8]| {
+                let live = records::decode::<Live>(LIVE, bytes)?;
+                let fits = is_wanted(&live.lane, &live.tenant) && in_state(self.state_of(id, &live).0);
+                Ok(fits.then_some((id, live)))
+            };
+            let live = self.find(LIVE, Key::prefix(&scope), page, &fits).await?;
+            found.push(self.views_of(live).await?);
+        }
+        let ended = |id: JobId, bytes: &[u8]| {
             if !records::is_ended(bytes) {
                 return Ok(None);
             }
-            let ended = records::decode_ended(Table::Jobs, bytes)?;
+            let ended = records::decode_ended(JOBS, bytes)?;
             let fits = is_wanted(&ended.lane, &ended.tenant) && in_state(ended.state);
             Ok(fits.then(|| ended.view(id)))
-        })?;
-        let dead = self.find(Table::Dead, page, &|_, bytes| {
-            let dead = records::decode_json::<DeadLetter>(Table::Dead, bytes)?;
+        };
+        found.push(self.find(JOBS, Vec::new(), page, &ended).await?);
+        let dead = |_: JobId, bytes: &[u8]| {
+            let dead = records::decode_json::<DeadLetter>(DEAD, bytes)?;
             let is_at_rest = matches!(dead.status, DeadLetterStatus::Pending | DeadLetterStatus::Discarded);
             let fits = is_at_rest && is_wanted(&dead.lane, &dead.original_data.tenant) && in_state(JobState::Dlq);
             Ok(fits.then(|| records::view_of_dead(dead)))
-        })?;
-        Ok(merge(vec![live, ended, dead], page.limit, |view| view.job_id))
+        };
+        found.push(self.find(DEAD, Vec::new(), page, &dead).await?);
+        Ok(merge(found, page.limit, |view| view.job_id))
     }
 
-    fn find(&self, table: Table, page: Page<JobId>, fits: Fits<'_>) -> Result<Found<JobView>, DiskError> {
+    /// The rows of jobs that have not ended, with what they carry and their attempts.
+    async fn views_of(&self, live: Found<(JobId, Live)>) -> Result<Found<JobView>, ReadError> {
+        let ids: Vec<JobId> = live.rows.iter().map(|(id, _)| *id).collect();
+        let (jobs, histories) = (self.read_ids(JOBS, &ids).await?, self.read_ids(HISTORY, &ids).await?);
+        let mut rows = Vec::with_capacity(ids.len());
+        for (((id, live), job), history) in live.rows.into_iter().zip(jobs).zip(histories) {
+            let job = job.map(|bytes| records::decode_stored(JOBS, &bytes)).transpose();
+            let job = match self.readable(&id, job)?.flatten() {
+                // It ended between the two looks, and is found among those.
+                Some(Stored::Ended(_)) => continue,
+                Some(Stored::Job(job)) => Some(job),
+                None => None,
+            };
+            let history = history.map(|bytes| records::decode(HISTORY, &bytes)).transpose();
+            let attempts = self.readable(&id, history)?.flatten().unwrap_or_default();
+            rows.push(self.view_of(id, live, job, attempts));
+        }
+        Ok(Found { rows, searched_to: live.searched_to })
+    }
+
+    /// Rows below a page's beginning whose keys are this prefix and an id.
+    async fn find<T: Send>(
+        &self,
+        table: Table,
+        prefix: Vec<u8>,
+        page: Page<JobId>,
+        fits: Fits<'_, T>,
+    ) -> Result<Found<T>, ReadError> {
         let mut found = Found { rows: Vec::new(), searched_to: None };
         let mut looked_at = 0;
-        let below = page.after.map(|id| *id.as_bytes());
-        self.disk.scan(table, Order::DownFrom(below.as_ref().map(|key| key.as_slice())), &mut |key, bytes| {
-            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else {
-                return ControlFlow::Continue(());
-            };
+        let below = match page.after {
+            Some(id) => Some([&*prefix, id.as_bytes()].concat()),
+            // Behind every id.
+            None => (!prefix.is_empty()).then(|| [&*prefix, &[0xff; 17]].concat()),
+        };
+        let rows = (page.limit + 1).min(PAGE_ROWS);
+        visit(&*self.ledger, table, From::Down(below), rows, |key, bytes| {
+            let Some(id) = key.strip_prefix(&*prefix).map(job_of) else { return ControlFlow::Break(()) };
+            let Some(id) = id else { return ControlFlow::Continue(()) };
             match fits(id, bytes) {
                 Ok(row) => found.rows.extend(row),
-                Err(error) => self.note_unreadable(table.name(), &error),
+                Err(error) => self.note_unreadable(table.name, &error),
             }
             looked_at += 1;
             match found.rows.len() > page.limit || looked_at >= LOOKED_AT_MAX {
@@ -117,7 +201,8 @@ impl Shared {
                 }
                 false => ControlFlow::Continue(()),
             }
-        })?;
+        })
+        .await?;
         Ok(found)
     }
 }

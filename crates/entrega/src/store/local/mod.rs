@@ -1,27 +1,25 @@
-//! A local store: one process owns the data. The lane machines are in memory, the records on a [`Disk`].
-//! Invariant: the memory is what the disk would give after a restart, plus attempts under way and writes that are in
+//! The store: lane machines in memory over a ledger.
+//! Invariant: the memory is what the ledger would give after a restart, plus attempts under way and writes that are in
 //! the writer's queue. A failed write ends the store, so the two never part.
-//! Never: writes to claim. Whatever had not ended is queued again at start-up.
+//! Never: writes to claim. Whatever had not ended is queued again when its lane is loaded.
 //!
 //! # Layout
-//! - `disk`, `heap`, `lsm`: what a disk is, in memory and for real; `journal`: what a power cut leaves of the latter
-//! - `records`: the schema
-//! - `recovery`: from the disk to the machines, at start-up; `starts`: what throttles know of the last run
+//! - `tables`, `records`: the schema; `reading`: records and rows of the ledger
+//! - `recovery`: from the ledger to the machines, at start-up; `starts`: what throttles know of the last run
 //! - `queue`, `writer`: group commit
-//! - `jobs` (with `ahead`), `settlements`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`, `requests`: the verbs
+//! - `jobs` (with `read_ahead`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`,
+//!   `requests`: the verbs
 
-mod ahead;
 mod answers;
 mod dead;
-mod disk;
+mod ends;
 mod gates;
-mod heap;
 mod jobs;
-mod journal;
 mod listing;
-mod lsm;
 mod mail;
 mod queue;
+mod read_ahead;
+mod reading;
 mod records;
 mod recovery;
 mod registry;
@@ -29,6 +27,7 @@ mod requests;
 mod settlements;
 mod starts;
 mod sweep;
+pub mod tables;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -39,38 +38,37 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega_core::id::JobId;
-use entrega_core::job::JobState;
 use entrega_core::lane::Lane;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
+use entrega_ledger::{Key, Ledger, LedgerError, Owning, Shard, Token, Unit};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
-pub use self::disk::{Batch, Disk, DiskError, Key, Op, Order, Table, Visit};
-pub use self::heap::HeapDisk;
-pub use self::lsm::LsmDisk;
+pub use self::reading::ReadError;
+pub use self::records::Record;
 
-use self::ahead::Ahead;
 use self::answers::Answers;
 use self::dead::DeadIndex;
 use self::gates::Gates;
-use self::queue::Queue;
-use self::records::{Ended, id_key};
+use self::queue::{NotTaken, Queue};
+use self::read_ahead::ReadAhead;
 use self::registry::Registered;
-use self::writer::{Command, Writer};
+use self::writer::{Command, Then, Writer};
+use crate::chance::secret_bytes;
 use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::waiters::Waiters;
 
 /// New jobs that may wait for the writer at once, and so about the largest batch.
 const SUBMITS_WAITING_MAX: usize = 4096;
-/// Jobs that were attempted and whose settlement may be on its way to the disk at once. With the lane's concurrency it
+/// Jobs that were attempted and whose settlement may be on its way to the ledger at once. With the lane's concurrency it
 /// bounds the attempts that a crash repeats.
 pub const UNSETTLED_MAX: usize = 1024;
 /// Commands of all kinds that the queue holds: more than the two limits above let in.
 const COMMANDS_MAX: usize = SUBMITS_WAITING_MAX + UNSETTLED_MAX + 1024;
 
-/// How a local store is set up.
+/// How a store is set up.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// The lanes there are.
@@ -81,9 +79,36 @@ pub struct LocalOptions {
     pub free_bytes_min: u64,
     /// Where dead letters that leave are written down, one file a day.
     pub export_dir: Option<PathBuf>,
+    /// Where the writer runs.
+    pub writer: WriterOn,
+    /// The number of this node: no other process over the same ledger has it.
+    pub node: u64,
 }
 
-/// A store that one process owns.
+impl LocalOptions {
+    /// For these lanes, and otherwise as a store in a directory is set up that checks no space and exports nothing.
+    pub fn new(lanes: BTreeMap<LaneName, Arc<LanePolicy>>) -> LocalOptions {
+        LocalOptions {
+            lanes,
+            retention: Duration::from_hours(24),
+            free_bytes_min: 0,
+            export_dir: None,
+            writer: WriterOn::Thread,
+            node: u64::from_le_bytes(secret_bytes()),
+        }
+    }
+}
+
+/// Where the writer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriterOn {
+    /// A thread of its own: the ledger's writes block.
+    Thread,
+    /// A task of the runtime that the store is opened in, as a simulation needs it.
+    Task,
+}
+
+/// A store.
 pub struct LocalStore {
     shared: Arc<Shared>,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -92,9 +117,13 @@ pub struct LocalStore {
 /// One lane: its machine and the bell that wakes its dispatcher.
 struct LaneCell {
     name: LaneName,
+    /// Its name as the scope of its rows.
+    scope: Arc<str>,
     policy: Arc<LanePolicy>,
+    shard: Shard,
+    token: Token,
     machine: Mutex<Lane>,
-    ahead: Mutex<Ahead>,
+    read_ahead: Mutex<ReadAhead>,
     wake: Arc<Notify>,
     blocked: AtomicU32,
     /// Whether a first attempt may have a history.
@@ -103,9 +132,11 @@ struct LaneCell {
 
 struct Shared {
     clock: Clock,
-    disk: Box<dyn Disk>,
+    ledger: Arc<dyn Ledger>,
     options: LocalOptions,
     lanes: BTreeMap<LaneName, Arc<LaneCell>>,
+    /// Every lane that ever had jobs here, configured or not.
+    scopes: RwLock<Vec<Arc<str>>>,
     dead: Mutex<DeadIndex>,
     registered: RwLock<Registered>,
     waiters: Waiters,
@@ -121,33 +152,28 @@ struct Shared {
     /// Whether the last starts are written down, so that nothing may be started before they are forgotten.
     is_released: AtomicBool,
     unreadable: AtomicU64,
-    /// Submissions that found the disk full.
+    /// Submissions that found the ledger full.
     rejected: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
     sweep_from: Mutex<JobId>,
 }
 
 impl LocalStore {
-    /// Opens the store: reads the index, queues again whatever had not ended.
-    pub fn open(disk: Box<dyn Disk>, clock: Clock, options: LocalOptions) -> Result<LocalStore, DiskError> {
-        let lanes = options.lanes.iter().map(|(name, policy)| {
-            let cell = LaneCell {
-                name: name.clone(),
-                policy: policy.clone(),
-                machine: Mutex::new(Lane::new(policy.clone())),
-                ahead: Mutex::default(),
-                wake: Arc::new(Notify::new()),
-                blocked: AtomicU32::new(0),
-                has_unblocked: AtomicBool::new(false),
-            };
-            (name.clone(), Arc::new(cell))
-        });
+    /// Opens the store: owns every lane, reads the index, queues again whatever had not ended.
+    pub async fn open(ledger: Arc<dyn Ledger>, clock: Clock, options: LocalOptions) -> Result<LocalStore, ReadError> {
+        let (mut lanes, mut fences) = (BTreeMap::new(), BTreeMap::new());
+        for (name, policy) in &options.lanes {
+            let (lane, seq) = LaneCell::own(&*ledger, options.node, name, policy).await?;
+            fences.insert(name.clone(), seq);
+            lanes.insert(name.clone(), Arc::new(lane));
+        }
         let opened_at = clock.now();
         let shared = Arc::new(Shared {
-            lanes: lanes.collect(),
+            lanes,
             clock,
-            disk,
+            ledger,
             options,
+            scopes: RwLock::default(),
             dead: Mutex::default(),
             registered: RwLock::default(),
             waiters: Waiters::default(),
@@ -164,19 +190,24 @@ impl LocalStore {
             rejected: AtomicU64::new(0),
             sweep_from: Mutex::new(JobId::MIN),
         });
-        shared.recover()?;
-        let writer = Writer { shared: shared.clone() };
-        let writer = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run());
-        let writer =
-            writer.map_err(|error| DiskError::Io { doing: "starting the writer", reason: error.to_string() })?;
-        Ok(LocalStore { shared, writer: Mutex::new(Some(writer)) })
+        let house = own(&*shared.ledger, shared.options.node, &Shard::new(HOUSE)).await?;
+        let mut writer = Writer::new(shared.clone(), fences, house);
+        shared.recover(&mut writer).await?;
+        let thread = match shared.options.writer {
+            WriterOn::Thread => Some(writer.start_thread()?),
+            WriterOn::Task => {
+                tokio::spawn(writer.run());
+                None
+            }
+        };
+        Ok(LocalStore { shared, writer: Mutex::new(thread) })
     }
 
     /// Writes what is waiting, then takes nothing more. Called when dropped, too.
     pub fn close(&self) {
+        // The writer may have failed and gone: then there is nobody left to stop.
+        drop(self.shared.queue.push(Command::Stop));
         if let Some(writer) = self.writer.lock().take() {
-            // The writer may have failed and gone: then there is nobody left to stop.
-            drop(self.shared.queue.push(Command::Stop));
             drop(writer.join());
         }
     }
@@ -185,6 +216,51 @@ impl LocalStore {
 impl Drop for LocalStore {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// The shard of everything that is no lane's.
+const HOUSE: &str = "house";
+
+/// Takes a shard, with the number of the last group that was written under it.
+async fn own(ledger: &dyn Ledger, node: u64, shard: &Shard) -> Result<(Token, u64), ReadError> {
+    match ledger.own(shard, node, None).await? {
+        Owning::Owned { token, seq } => Ok((token, seq)),
+        Owning::Held { .. } => {
+            let reason = format!("'{shard}' is owned by another process");
+            Err(LedgerError::Bad { doing: "opening the store", reason }.into())
+        }
+    }
+}
+
+impl LaneCell {
+    /// A lane of this node's, still empty; with the number of the last group that was written under it.
+    async fn own(
+        ledger: &dyn Ledger,
+        node: u64,
+        name: &LaneName,
+        policy: &Arc<LanePolicy>,
+    ) -> Result<(LaneCell, u64), ReadError> {
+        let shard = Shard::new(&format!("lane/{name}"));
+        let (token, seq) = own(ledger, node, &shard).await?;
+        let lane = LaneCell {
+            name: name.clone(),
+            scope: name.as_str().into(),
+            policy: policy.clone(),
+            shard,
+            token,
+            machine: Mutex::new(Lane::new(policy.clone())),
+            read_ahead: Mutex::default(),
+            wake: Arc::new(Notify::new()),
+            blocked: AtomicU32::new(0),
+            has_unblocked: AtomicBool::new(false),
+        };
+        Ok((lane, seq))
+    }
+
+    /// The key of one of its jobs in the index.
+    fn live_key(&self, id: JobId) -> Key {
+        Key::Scoped(self.scope.clone(), *id.as_bytes())
     }
 }
 
@@ -215,62 +291,44 @@ impl Shared {
     }
 
     fn send(&self, command: Command) -> Result<(), StoreError> {
-        self.queue.push(command).map_err(|_| self.stopped())
+        self.queue.push(command).map_err(|NotTaken| self.stopped())
     }
 
     /// Writes a change whose effect in memory has happened, and waits until it is durable.
-    async fn change(&self, batch: Batch, ended: Vec<JobId>) -> Result<(), StoreError> {
+    async fn change(&self, lane: Option<&Arc<LaneCell>>, change: Unit, ended: Vec<JobId>) -> Result<(), StoreError> {
         let (reply, durable) = oneshot::channel();
-        self.send(Command::Change { batch, ended, then: None, reply })?;
+        self.send(Command::Change { lane: lane.cloned(), change, ended, then: None, reply })?;
         durable.await.map_err(|_| self.stopped())
     }
 
     /// Writes a change whose effect in memory comes with its durability: the writer makes it, so that it happens even
     /// if the caller has gone away.
-    async fn change_then(&self, batch: Batch, then: impl FnOnce(&Shared) + Send + 'static) -> Result<(), StoreError> {
+    async fn change_then(
+        &self,
+        lane: Option<&Arc<LaneCell>>,
+        change: Unit,
+        then: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<(), StoreError> {
         let (reply, durable) = oneshot::channel();
-        self.send(Command::Change { batch, ended: Vec::new(), then: Some(Box::new(then)), reply })?;
+        let then: Option<Then> = Some(Box::new(then));
+        self.send(Command::Change { lane: lane.cloned(), change, ended: Vec::new(), then, reply })?;
         durable.await.map_err(|_| self.stopped())
     }
 
-    /// Waits until the disk has what memory knows; whoever reads, decides and writes begins with this.
+    /// Waits until the ledger has what memory knows; whoever reads, decides and writes begins with this.
     async fn settled(&self) -> Result<(), StoreError> {
-        self.change(Batch::default(), Vec::new()).await
+        self.change(None, Unit::default(), Vec::new()).await
     }
 
-    /// Writes the end of a job that was not delivered: dropped or cancelled. A dead letter on its way back stays one.
-    fn drop_job(&self, batch: &mut Batch, id: JobId, state: JobState, reason: &str) -> Result<(), DiskError> {
-        if self.dead.lock().contains(id) {
-            return self.return_to_dead(batch, id, reason);
-        }
-        // It may have come in this very batch.
-        let in_batch = batch.ops.iter().rev().find(|op| op.table == Table::Jobs && op.key.as_ref() == id.as_bytes());
-        let job = match in_batch.and_then(|op| op.value.as_deref()) {
-            Some(bytes) => records::decode(Table::Jobs, bytes).map(Some),
-            None => records::load_job(&*self.disk, id),
-        };
-        let mut end = match self.readable(&id, job)? {
-            Some(Some(job)) => Ended::of(job, state, self.clock.now(), 0),
-            Some(None) => return Ok(()),
-            None => match records::load_live(&*self.disk, id)? {
-                Some(live) => records::end_of_unreadable(id, live, state, self.clock.now()),
-                None => return Ok(()),
-            },
-        };
-        end.reason = Some(reason.to_owned());
-        let history = self.readable(&id, records::load_history(&*self.disk, id))?;
-        let had_history = history.as_ref().is_none_or(|history| !history.is_empty());
-        end.attempts = history.unwrap_or_default();
-        leave_index(batch, id, had_history);
-        batch.put(Table::Jobs, id_key(id), records::encode_ended(&end));
-        Ok(())
-    }
-
-    /// `None`, and a note, for a record that cannot be read; a disk that cannot be read is an error.
-    fn readable<T>(&self, what: &dyn fmt::Display, loaded: Result<T, DiskError>) -> Result<Option<T>, DiskError> {
+    /// `None`, and a note, for a record that cannot be read; a ledger that cannot be read is an error.
+    fn readable<T>(
+        &self,
+        what: &(dyn fmt::Display + Sync),
+        loaded: Result<T, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
         match loaded {
             Ok(record) => Ok(Some(record)),
-            Err(error @ DiskError::Record { .. }) => {
+            Err(error @ ReadError::Record { .. }) => {
                 self.note_unreadable(&what.to_string(), &error);
                 Ok(None)
             }
@@ -282,16 +340,8 @@ impl Shared {
         self.failure.borrow().is_some()
     }
 
-    fn note_unreadable(&self, what: &str, error: &DiskError) {
+    fn note_unreadable(&self, what: &str, error: &ReadError) {
         self.unreadable.fetch_add(1, Ordering::Relaxed);
         tracing::error!(record = what, errorReason = %error, "A record cannot be read; it is left as it is");
-    }
-}
-
-/// Takes a job off the index of jobs that have not ended. What it carried is overwritten or removed by the caller.
-fn leave_index(batch: &mut Batch, id: JobId, had_history: bool) {
-    batch.remove(Table::Live, id_key(id));
-    if had_history {
-        batch.remove(Table::History, id_key(id));
     }
 }

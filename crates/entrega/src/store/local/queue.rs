@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::writer::Command;
 
@@ -31,30 +32,34 @@ impl Waiting {
     }
 }
 
+/// The queue is closed or full.
+#[derive(Debug)]
+pub(super) struct NotTaken;
+
 /// Commands for the writer.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    bell: Condvar,
+    bell: Notify,
     limit: usize,
 }
 
 impl Queue {
     pub(super) fn new(limit: usize) -> Queue {
-        Queue { waiting: Mutex::default(), bell: Condvar::new(), limit }
+        Queue { waiting: Mutex::default(), bell: Notify::new(), limit }
     }
 
-    /// Adds a command; gives it back when the queue is closed or full.
-    pub(super) fn push(&self, command: Command) -> Result<(), Command> {
+    /// Adds a command, unless the queue is closed or full; then whoever waits for it learns that it was not written.
+    pub(super) fn push(&self, command: Command) -> Result<(), NotTaken> {
         let mut waiting = self.waiting.lock();
         if waiting.is_closed || waiting.commands.len() >= self.limit {
-            return Err(command);
+            return Err(NotTaken);
         }
         let was_worth = waiting.is_worth_a_write();
         waiting.ops += command.ops();
         waiting.is_awaited |= command.is_awaited();
         waiting.commands.push(command);
         // The writer sleeps only while there is nothing, or nothing worth a write.
-        let rings = waiting.is_idle || (waiting.is_worth_a_write() && !was_worth);
+        let rings = std::mem::take(&mut waiting.is_idle) || (waiting.is_worth_a_write() && !was_worth);
         drop(waiting);
         if rings {
             self.bell.notify_one();
@@ -63,19 +68,31 @@ impl Queue {
     }
 
     /// Waits for something to write and takes all of it. Empty once closed.
-    pub(super) fn take(&self) -> Vec<Command> {
+    pub(super) async fn take(&self) -> Vec<Command> {
+        while self.is_idle() {
+            self.bell.notified().await;
+        }
+        if !self.waiting.lock().is_worth_a_write() {
+            // What has gathered until then is written.
+            drop(tokio::time::timeout(GATHER, self.worth_a_write()).await);
+        }
         let mut waiting = self.waiting.lock();
-        while waiting.commands.is_empty() && !waiting.is_closed {
-            waiting.is_idle = true;
-            self.bell.wait(&mut waiting);
-            waiting.is_idle = false;
-        }
-        if !waiting.is_worth_a_write() {
-            self.bell.wait_for(&mut waiting, GATHER);
-        }
         waiting.ops = 0;
         waiting.is_awaited = false;
         std::mem::take(&mut waiting.commands)
+    }
+
+    /// Whether there is nothing at all; whoever comes then rings.
+    fn is_idle(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        waiting.is_idle = waiting.commands.is_empty() && !waiting.is_closed;
+        waiting.is_idle
+    }
+
+    async fn worth_a_write(&self) {
+        while !self.waiting.lock().is_worth_a_write() {
+            self.bell.notified().await;
+        }
     }
 
     /// Takes nothing more; whoever waits for a command that is still in it learns that it was not written.
@@ -85,7 +102,7 @@ impl Queue {
         let unwritten = std::mem::take(&mut waiting.commands);
         drop(waiting);
         drop(unwritten);
-        self.bell.notify_all();
+        self.bell.notify_one();
     }
 }
 
@@ -93,56 +110,56 @@ impl Queue {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::sync::{Semaphore, oneshot};
+    use entrega_ledger::Unit;
+    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::store::local::disk::Batch;
 
-    fn settlement() -> Command {
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        Command::Settle { batch: Batch::default(), ended: Vec::new(), retries: Vec::new(), causes: Vec::new(), permit }
+    fn forgetting() -> Command {
+        Command::Forget { remembered: Vec::new() }
     }
 
     fn change() -> (Command, oneshot::Receiver<()>) {
         let (reply, durable) = oneshot::channel();
-        (Command::Change { batch: Batch::default(), ended: Vec::new(), then: None, reply }, durable)
+        (Command::Change { lane: None, change: Unit::default(), ended: Vec::new(), then: None, reply }, durable)
     }
 
-    #[test]
-    fn whatever_waits_is_taken_together_in_order() {
+    #[tokio::test]
+    async fn whatever_waits_is_taken_together_in_order() {
         let queue = Queue::new(10);
-        assert!(queue.push(settlement()).is_ok() && queue.push(change().0).is_ok());
-        let taken = queue.take();
-        assert!(matches!(taken[..], [Command::Settle { .. }, Command::Change { .. }]));
+        assert!(queue.push(forgetting()).is_ok() && queue.push(change().0).is_ok());
+        let taken = queue.take().await;
+        assert!(matches!(taken[..], [Command::Forget { .. }, Command::Change { .. }]));
     }
 
-    #[test]
-    fn settlements_alone_are_taken_after_a_moment() {
+    #[tokio::test]
+    async fn settlements_alone_are_taken_after_a_moment() {
         let queue = Queue::new(10);
-        assert!(queue.push(settlement()).is_ok());
-        assert_eq!(queue.take().len(), 1);
+        assert!(queue.push(forgetting()).is_ok());
+        assert_eq!(queue.take().await.len(), 1);
     }
 
-    #[test]
-    fn a_full_or_closed_queue_gives_the_command_back() {
+    #[tokio::test]
+    async fn a_full_or_closed_queue_takes_no_command() {
         let queue = Queue::new(1);
         let (waiting, durable) = change();
         assert!(queue.push(waiting).is_ok());
-        assert!(queue.push(settlement()).is_err());
+        assert!(queue.push(forgetting()).is_err());
         queue.close();
-        assert!(durable.blocking_recv().is_err(), "its caller learns that it was not written");
-        assert!(queue.push(settlement()).is_err());
-        assert!(queue.take().is_empty());
+        assert!(durable.await.is_err(), "its caller learns that it was not written");
+        assert!(queue.push(forgetting()).is_err());
+        assert!(queue.take().await.is_empty());
     }
 
-    #[test]
-    fn a_sleeping_writer_is_woken() {
+    #[tokio::test]
+    async fn a_sleeping_writer_is_woken() {
         let queue = Arc::new(Queue::new(10));
         let writer = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.take().len())
+            tokio::spawn(async move { queue.take().await.len() })
         };
+        tokio::task::yield_now().await;
         assert!(queue.push(change().0).is_ok());
-        assert_eq!(writer.join().unwrap(), 1);
+        assert_eq!(writer.await.unwrap(), 1);
     }
 }

@@ -3,10 +3,10 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `jobs` | job id, 16 bytes | [`Job`] until it ends, then [`Ended`] for the retention time |
-//! | `live` | job id | [`Live`], until it ends; read whole at start-up |
+//! | `live` | lane, job id | [`Live`], until it ends; read whole when the lane is loaded |
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
-//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `format` | JSON |
+//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
 //! | `once` | `request/<tenant>/<key>` | [`Kept`] of a request that is answered itself, until it expires |
@@ -24,10 +24,12 @@ use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::Waiting;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
+use entrega_ledger::{Key, Ledger, Table};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::disk::{Disk, DiskError, Key, Table};
+use super::reading::{ReadError, load};
+use super::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE};
 use crate::store::Feedback;
 use crate::store::records::{self, BadRecord};
 pub(super) use crate::store::records::{
@@ -138,8 +140,8 @@ pub(super) fn feedback_key(id: JobId) -> String {
     format!("feedback/{id}")
 }
 
-pub(super) fn load_kept(disk: &dyn Disk, once_key: &str) -> Result<Option<Kept>, DiskError> {
-    load(disk, Table::Once, once_key.as_bytes(), decode)
+pub(super) async fn load_kept(ledger: &dyn Ledger, once_key: &str) -> Result<Option<Kept>, ReadError> {
+    load(ledger, ONCE, Key::Text(once_key.to_owned()), decode).await
 }
 
 /// The end of a job whose record cannot be read: what its index entry knows.
@@ -160,32 +162,20 @@ pub(super) fn end_of_unreadable(id: JobId, live: Live, state: JobState, now: Tim
     }
 }
 
-fn unreadable(table: Table) -> impl Fn(BadRecord) -> DiskError {
-    move |error| DiskError::Record { table: table.name(), reason: error.to_string() }
+fn unreadable(table: Table) -> impl Fn(BadRecord) -> ReadError {
+    move |error| ReadError::Record { table: table.name, reason: error.to_string() }
 }
 
-pub(super) fn decode<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, DiskError> {
+pub(super) fn decode<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, ReadError> {
     records::decode(bytes).map_err(unreadable(table))
 }
 
-pub(super) fn decode_json<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, DiskError> {
+pub(super) fn decode_json<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, ReadError> {
     records::decode_json(bytes).map_err(unreadable(table))
 }
 
 pub(super) fn id_key(id: JobId) -> Key {
     Key::Id(*id.as_bytes())
-}
-
-/// Reads and decodes one record.
-pub(super) fn load<T>(
-    disk: &dyn Disk,
-    table: Table,
-    key: &[u8],
-    decode: fn(Table, &[u8]) -> Result<T, DiskError>,
-) -> Result<Option<T>, DiskError> {
-    let mut found = None;
-    disk.read(table, key, &mut |bytes| found = Some(decode(table, bytes)))?;
-    found.transpose()
 }
 
 /// A record of the table `jobs`, whichever it is.
@@ -194,11 +184,11 @@ pub(super) enum Stored {
     Ended(Ended),
 }
 
-pub(super) fn decode_ended(table: Table, bytes: &[u8]) -> Result<Ended, DiskError> {
+pub(super) fn decode_ended(table: Table, bytes: &[u8]) -> Result<Ended, ReadError> {
     records::decode_ended(bytes).map_err(unreadable(table))
 }
 
-fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, DiskError> {
+pub(super) fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, ReadError> {
     match is_ended(bytes) {
         true => decode_ended(table, bytes).map(Stored::Ended),
         false => decode(table, bytes).map(Stored::Job),
@@ -206,29 +196,85 @@ fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, DiskError> {
 }
 
 /// A record of the table `jobs` that must not be an end.
-pub(super) fn decode_job(bytes: &[u8]) -> Result<Job, DiskError> {
-    decode(Table::Jobs, bytes)
+pub(super) fn decode_job(bytes: &[u8]) -> Result<Job, ReadError> {
+    decode(JOBS, bytes)
 }
 
-pub(super) fn load_stored(disk: &dyn Disk, id: JobId) -> Result<Option<Stored>, DiskError> {
-    load(disk, Table::Jobs, id.as_bytes(), decode_stored)
+pub(super) async fn load_stored(ledger: &dyn Ledger, id: JobId) -> Result<Option<Stored>, ReadError> {
+    load(ledger, JOBS, id_key(id), decode_stored).await
 }
 
-pub(super) fn load_job(disk: &dyn Disk, id: JobId) -> Result<Option<Job>, DiskError> {
-    Ok(match load_stored(disk, id)? {
+pub(super) async fn load_job(ledger: &dyn Ledger, id: JobId) -> Result<Option<Job>, ReadError> {
+    Ok(match load_stored(ledger, id).await? {
         Some(Stored::Job(job)) => Some(job),
         Some(Stored::Ended(_)) | None => None,
     })
 }
 
-pub(super) fn load_live(disk: &dyn Disk, id: JobId) -> Result<Option<Live>, DiskError> {
-    load(disk, Table::Live, id.as_bytes(), decode)
+pub(super) async fn load_live(ledger: &dyn Ledger, live_key: Key) -> Result<Option<Live>, ReadError> {
+    load(ledger, LIVE, live_key, decode).await
 }
 
-pub(super) fn load_history(disk: &dyn Disk, id: JobId) -> Result<Vec<Attempt>, DiskError> {
-    Ok(load(disk, Table::History, id.as_bytes(), decode)?.unwrap_or_default())
+pub(super) async fn load_history(ledger: &dyn Ledger, id: JobId) -> Result<Vec<Attempt>, ReadError> {
+    Ok(load(ledger, HISTORY, id_key(id), decode).await?.unwrap_or_default())
 }
 
-pub(super) fn load_dead(disk: &dyn Disk, id: JobId) -> Result<Option<DeadLetter>, DiskError> {
-    load(disk, Table::Dead, id.as_bytes(), decode_json)
+pub(super) async fn load_dead(ledger: &dyn Ledger, id: JobId) -> Result<Option<DeadLetter>, ReadError> {
+    load(ledger, DEAD, id_key(id), decode_json).await
+}
+
+/// A row as whoever looks at a ledger from outside understands it: a simulation, or a tool.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// A job that has not ended.
+    Job(Box<Job>),
+    /// What is known of a job that ended.
+    Ended {
+        /// How.
+        state: JobState,
+        /// Why, where that needs saying.
+        reason: Option<String>,
+        /// Replays that there had been.
+        generation: u8,
+        /// Its attempts.
+        attempts: Vec<Attempt>,
+    },
+    /// Where a job stands that has not ended.
+    Live {
+        /// Not before this.
+        due: Time,
+        /// Attempts so far.
+        attempt: u16,
+        /// Replays so far.
+        generation: u8,
+        /// Why it waits for an operator, if it does.
+        blocked: Option<String>,
+    },
+    /// Its attempts so far.
+    History(Vec<Attempt>),
+    /// A dead letter.
+    Dead(Box<DeadLetter>),
+    /// Anything else.
+    Other,
+}
+
+impl Record {
+    /// What a value of a table says.
+    pub fn of(table: Table, value: &[u8]) -> Result<Record, ReadError> {
+        Ok(match table {
+            JOBS => match decode_stored(table, value)? {
+                Stored::Job(job) => Record::Job(Box::new(job)),
+                Stored::Ended(Ended { state, reason, generation, attempts, .. }) => {
+                    Record::Ended { state, reason, generation, attempts }
+                }
+            },
+            LIVE => {
+                let Live { due, attempt, generation, blocked, .. } = decode(table, value)?;
+                Record::Live { due, attempt, generation, blocked }
+            }
+            HISTORY => Record::History(decode(table, value)?),
+            DEAD => Record::Dead(Box::new(decode_json(table, value)?)),
+            _ => Record::Other,
+        })
+    }
 }

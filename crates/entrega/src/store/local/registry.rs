@@ -1,5 +1,5 @@
 //! What operators set up: keys, weights, pauses, replays under way, endpoints.
-//! Invariant: all of it is in memory, because requests and turns ask for it; the disk has the same.
+//! Invariant: all of it is in memory, because requests and turns ask for it; the ledger has the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -8,9 +8,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::throttle::Rate;
+use entrega_ledger::{Key, Unit};
 use serde::Serialize;
 
-use super::disk::{Batch, DiskError, Key, Order, Table};
+use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
 use crate::store::endpoint::{self, Endpoints};
 use crate::store::{
@@ -45,34 +47,37 @@ impl Registered {
 }
 
 impl Shared {
-    pub(super) fn recover_registry(&self) -> Result<(), DiskError> {
-        let mut registered = self.registered.write();
-        self.disk.scan(Table::Registry, Order::UpFrom(&[]), &mut |key, value| {
+    pub(super) async fn recover_registry(&self) -> Result<(), ReadError> {
+        let mut registered = Registered::default();
+        visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
             let key = String::from_utf8_lossy(key);
             if let Err(error) = self.recover_one(&mut registered, &key, value) {
                 self.note_unreadable(&key, &error);
             }
             ControlFlow::Continue(())
-        })?;
+        })
+        .await?;
         registered.tenants.values().for_each(|settings| self.apply_weight(settings));
         registered.endpoints.all().iter().for_each(|kept| self.apply_throttle(&kept.lane_name(), kept.throttle));
+        *self.registered.write() = registered;
         Ok(())
     }
 
-    fn recover_one(&self, registered: &mut Registered, key: &str, value: &[u8]) -> Result<(), DiskError> {
+    fn recover_one(&self, registered: &mut Registered, key: &str, value: &[u8]) -> Result<(), ReadError> {
         match key.split_once('/') {
-            Some(("key", _)) => registered.put_key(Arc::new(records::decode_json(Table::Registry, value)?)),
+            Some(("key", _)) => registered.put_key(Arc::new(records::decode_json(REGISTRY, value)?)),
             Some(("tenant", _)) => {
-                let settings: TenantSettings = records::decode_json(Table::Registry, value)?;
+                let settings: TenantSettings = records::decode_json(REGISTRY, value)?;
                 registered.tenants.insert(settings.tenant.clone(), settings);
             }
             Some(("replay", id)) => {
-                registered.replays.insert(id.to_owned(), records::decode_json(Table::Registry, value)?);
+                registered.replays.insert(id.to_owned(), records::decode_json(REGISTRY, value)?);
             }
-            Some(("endpoint", _)) => registered.endpoints.put(Arc::new(records::decode_json(Table::Registry, value)?)),
+            Some(("endpoint", _)) => registered.endpoints.put(Arc::new(records::decode_json(REGISTRY, value)?)),
             Some(("connector", id)) => {
-                registered.connectors.insert(id.to_owned(), Arc::new(records::decode_json(Table::Registry, value)?));
+                registered.connectors.insert(id.to_owned(), Arc::new(records::decode_json(REGISTRY, value)?));
             }
+            Some(("lane", lane)) => self.scopes.write().push(lane.into()),
             Some(("paused", lane)) => {
                 if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
                     lane.machine.lock().pause();
@@ -103,9 +108,9 @@ impl Shared {
         value: &impl Serialize,
         then: impl FnOnce(&Shared) + Send + 'static,
     ) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
-        batch.put(Table::Registry, Key::Text(key), records::encode_json(value));
-        self.change_then(batch, then).await
+        let mut change = Unit::default();
+        change.put(REGISTRY, Key::Text(key), records::encode_json(value));
+        self.change_then(None, change, then).await
     }
 }
 
@@ -123,10 +128,10 @@ impl Registry for LocalStore {
         if !self.shared.registered.read().keys.contains_key(id) {
             return Ok(false);
         }
-        let mut batch = Batch::default();
-        batch.remove(Table::Registry, Key::Text(format!("key/{id}")));
+        let mut change = Unit::default();
+        change.remove(REGISTRY, Key::Text(format!("key/{id}")));
         let id = id.to_owned();
-        self.shared.change_then(batch, move |shared| shared.registered.write().remove_key(&id)).await?;
+        self.shared.change_then(None, change, move |shared| shared.registered.write().remove_key(&id)).await?;
         Ok(true)
     }
 
@@ -194,10 +199,12 @@ impl ConnectorRegistry for LocalStore {
         if !self.shared.registered.read().connectors.contains_key(id) {
             return Ok(false);
         }
-        let mut batch = Batch::default();
-        batch.remove(Table::Registry, Key::Text(format!("connector/{id}")));
+        let mut change = Unit::default();
+        change.remove(REGISTRY, Key::Text(format!("connector/{id}")));
         let id = id.to_owned();
-        self.shared.change_then(batch, move |shared| drop(shared.registered.write().connectors.remove(&id))).await?;
+        self.shared
+            .change_then(None, change, move |shared| drop(shared.registered.write().connectors.remove(&id)))
+            .await?;
         Ok(true)
     }
 
@@ -237,14 +244,14 @@ impl EndpointRegistry for LocalStore {
         if self.endpoint(tenant, name).is_none() {
             return Ok(false);
         }
-        let mut batch = Batch::default();
-        batch.remove(Table::Registry, Key::Text(endpoint::key_of(tenant, name)));
+        let mut change = Unit::default();
+        change.remove(REGISTRY, Key::Text(endpoint::key_of(tenant, name)));
         let (tenant, name) = (tenant.clone(), name.to_owned());
         let then = move |shared: &Shared| {
             shared.apply_throttle(&tenant.endpoint(&name), None);
             shared.registered.write().endpoints.remove(&tenant, &name);
         };
-        self.shared.change_then(batch, then).await?;
+        self.shared.change_then(None, change, then).await?;
         Ok(true)
     }
 

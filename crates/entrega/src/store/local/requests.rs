@@ -7,18 +7,19 @@ use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
+use entrega_ledger::{Key, Unit};
 
-use super::disk::{Batch, Key, Table};
 use super::records::{self, Kept, Standing};
+use super::tables::ONCE;
 use super::{LocalStore, Shared};
 use crate::store::{Begun, Once, RequestLog, StoreError};
 
 impl Shared {
     async fn put_request(&self, key: String, kept: &Kept) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
-        batch.put(Table::Once, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
-        batch.put(Table::Once, Key::Text(key), records::encode(kept));
-        self.change(batch, Vec::new()).await
+        let mut change = Unit::default();
+        change.put(ONCE, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
+        change.put(ONCE, Key::Text(key), records::encode(kept));
+        self.change(None, change, Vec::new()).await
     }
 }
 
@@ -30,7 +31,7 @@ impl RequestLog for LocalStore {
         self.shared.settled().await?;
         let key = records::request_key(tenant, &request.key);
         let now = self.shared.clock.now();
-        let kept = self.shared.readable(&key, records::load_kept(&*self.shared.disk, &key))?.flatten();
+        let kept = self.shared.readable(&key, records::load_kept(&*self.shared.ledger, &key).await)?.flatten();
         match kept.filter(|kept| kept.expires > now) {
             Some(kept) if kept.request != request.request => return Ok(Begun::OtherRequest),
             Some(Kept { stands: Some(Standing::Answered(answer)), .. }) => return Ok(Begun::Ended(answer)),

@@ -1,20 +1,25 @@
 //! Settlements: the end of attempts, as records.
-//! Invariant: state, history and dead letter of a job change in one batch.
+//! Invariant: state, history and dead letter of a job change in one group.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use entrega_core::dead_letter::DeadLetter;
+use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
+use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{self, Next};
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
+use entrega_ledger::Unit;
 
-use super::disk::{Batch, DiskError, Table};
+use super::ends::leave_index;
 use super::jobs::prepare;
+use super::reading::{ReadError, patiently};
 use super::records::{self, Ended, Live, id_key};
+use super::tables::{DEAD, HISTORY, JOBS, LIVE};
 use super::writer::{Command, Retried};
-use super::{Shared, leave_index};
+use super::{LaneCell, Shared};
 use crate::store::{Held, Settlement, StoreError, Ticket};
 
 fn place(ticket: Ticket) -> lane::Ticket {
@@ -31,7 +36,8 @@ impl Shared {
         let permit = permits.map_err(|_| self.stopped())?;
         settlements.iter().try_for_each(Settlement::check)?;
         let now = self.clock.now();
-        let mut batch = Batch::default();
+        let earlier = self.earlier_letters(&settlements).await?;
+        let mut change = Unit::default();
         let (mut leaving, mut retries, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         let causes = settlements.iter().flat_map(|settlement| &settlement.causes);
         let causes = causes.map(|job| prepare(self, job, &[])).collect::<Result<_, _>>()?;
@@ -49,7 +55,7 @@ impl Shared {
                     ended.push(settlement.job.id);
                 }
             }
-            self.write_settlement(&mut batch, settlement, now)?;
+            self.write_settlement(lane, &mut change, settlement, now, &earlier)?;
         }
         {
             let mut machine = lane.machine.lock();
@@ -58,50 +64,64 @@ impl Shared {
                 assert!(was_running, "{ticket:?} was settled twice");
             }
         }
-        self.send(Command::Settle { batch, ended, retries, causes, permit })
+        self.send(Command::Settle { lane: lane.clone(), change, ended, retries, causes, permit })
     }
 
-    fn write_settlement(&self, batch: &mut Batch, settlement: Settlement, now: Time) -> Result<(), DiskError> {
+    /// The dead letters of jobs that were replayed.
+    async fn earlier_letters(&self, settlements: &[Settlement]) -> Result<HashMap<JobId, DeadLetter>, ReadError> {
+        let replayed = settlements.iter().filter(|settlement| settlement.generation > 0);
+        let ids: Vec<JobId> = replayed.map(|settlement| settlement.job.id).collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = patiently(|| async { Ok(self.read_ids(DEAD, &ids).await?) }).await?;
+        let letters = found.iter().flatten().map(|bytes| records::decode_json::<DeadLetter>(DEAD, bytes));
+        letters.map(|dead| dead.map(|dead| (dead.job_id, dead))).collect()
+    }
+
+    fn write_settlement(
+        &self,
+        lane: &LaneCell,
+        unit: &mut Unit,
+        settlement: Settlement,
+        now: Time,
+        earlier: &HashMap<JobId, DeadLetter>,
+    ) -> Result<(), ReadError> {
         let Settlement { job, generation, attempts, transition, answer, .. } = settlement;
         let id = job.id;
-        let had_history = attempts.len() > 1;
         let number = attempts.last().map_or(0, |attempt| attempt.number);
+        // One line stands for all attempts in a row that called nobody.
+        let had_history = attempts.len() > 1 || number > 1;
         let attempt = u16::try_from(number).unwrap_or(u16::MAX);
         let waiting = |due: Time, blocked| Live { due, attempt, generation, blocked, ..Live::of(&job) };
         match transition {
             Transition::Done => {
-                leave_index(batch, id, had_history);
-                if generation > 0 {
-                    self.mark_replayed(batch, id)?;
+                leave_index(unit, lane, id, had_history);
+                if let Some(dead) = earlier.get(&id) {
+                    self.put_dead(unit, &DeadLetter { status: DeadLetterStatus::Replayed, ..dead.clone() });
                 }
                 let end = Ended { attempts, answer, ..Ended::of(job, JobState::Done, now, generation) };
-                batch.put(Table::Jobs, id_key(id), records::encode_ended(&end));
+                unit.put(JOBS, id_key(id), records::encode_ended(&end));
             }
             Transition::Retry { at, .. } => {
-                batch.put(Table::Live, id_key(id), records::encode(&waiting(at, None)));
-                batch.put(Table::History, id_key(id), records::encode(&attempts));
+                unit.put(LIVE, lane.live_key(id), records::encode(&waiting(at, None)));
+                unit.put(HISTORY, id_key(id), records::encode(&attempts));
             }
             Transition::Blocked { failure } => {
-                batch.put(Table::Live, id_key(id), records::encode(&waiting(now, Some(failure.reason))));
-                batch.put(Table::History, id_key(id), records::encode(&attempts));
+                unit.put(LIVE, lane.live_key(id), records::encode(&waiting(now, Some(failure.reason))));
+                unit.put(HISTORY, id_key(id), records::encode(&attempts));
             }
             Transition::DeadLetter { failure } => {
-                leave_index(batch, id, had_history);
-                batch.remove(Table::Jobs, id_key(id));
-                let policy = self.lanes.get(&job.lane).map(|lane| lane.policy.dead_letters.clone()).unwrap_or_default();
-                self.bury(batch, records::dead_letter(job, generation, attempts, failure, &policy, now))?;
+                leave_index(unit, lane, id, had_history);
+                unit.remove(JOBS, id_key(id));
+                let policy = &lane.policy.dead_letters;
+                let mut dead = records::dead_letter(job, generation, attempts, failure, policy, now);
+                // One that comes back carries its earlier attempts along.
+                earlier.get(&id).cloned().into_iter().for_each(|earlier| records::carry_on(&mut dead, earlier));
+                dead.check().map_err(|error| ReadError::Record { table: DEAD.name, reason: error.to_string() })?;
+                self.put_dead(unit, &dead);
             }
         }
-        Ok(())
-    }
-
-    /// Writes a dead letter; one that came back carries its earlier attempts along.
-    fn bury(&self, batch: &mut Batch, mut dead: DeadLetter) -> Result<(), DiskError> {
-        if let Some(earlier) = records::load_dead(&*self.disk, dead.job_id)? {
-            records::carry_on(&mut dead, earlier);
-        }
-        dead.check().map_err(|error| DiskError::Record { table: "dead", reason: error.to_string() })?;
-        self.put_dead(batch, &dead);
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! The last starts of throttled and paced lanes, over an orderly stop.
-//! Invariant: they are on disk only while nothing is started: written when the store is released, gone before the next
+//! Invariant: they are in the ledger only while nothing is started: written when the store is released, gone before the next
 //! claim. So a crash leaves none, and every throttle and tick then counts as used up.
 
 use std::collections::BTreeMap;
@@ -7,10 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use entrega_core::lane::Starts;
+use entrega_ledger::{Key, Unit};
 
-use super::Shared;
-use super::disk::{Batch, DiskError, Key, Order, Table};
-use super::records;
+use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::tables::REGISTRY;
+use super::writer::Writer;
+use super::{Shared, records};
 use crate::store::StoreError;
 
 /// What the rows begin with; the lane's name follows.
@@ -23,47 +25,48 @@ impl Shared {
         // Before the machines are asked: whoever claims after them sees it.
         self.is_released.store(true, Ordering::SeqCst);
         let now = self.clock.now();
-        let mut batch = Batch::default();
+        let mut change = Unit::default();
         for (name, lane) in &self.lanes {
             let key = Key::Text(format!("{STARTS}{name}"));
             match lane.machine.lock().starts(now) {
-                Some(starts) => batch.put(Table::Registry, key, records::encode(&starts)),
-                None => batch.remove(Table::Registry, key),
+                Some(starts) => change.put(REGISTRY, key, records::encode(&starts)),
+                None => change.remove(REGISTRY, key),
             }
         }
-        self.change(batch, Vec::new()).await
+        self.change(None, change, Vec::new()).await
     }
 
     /// Jobs are claimed after a release: what was written down is about to be wrong.
     pub(super) async fn forget_starts(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.changes.lock().await;
         if self.is_released.load(Ordering::SeqCst) {
-            let mut batch = Batch::default();
+            let mut change = Unit::default();
             for name in self.lanes.keys() {
-                batch.remove(Table::Registry, Key::Text(format!("{STARTS}{name}")));
+                change.remove(REGISTRY, Key::Text(format!("{STARTS}{name}")));
             }
-            self.change(batch, Vec::new()).await?;
+            self.change(None, change, Vec::new()).await?;
             self.is_released.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
 
     /// Lets every gate go on where it stopped, or count as used up where nobody knows.
-    pub(super) fn recover_starts(&self) -> Result<(), DiskError> {
+    pub(super) async fn recover_starts(&self, writer: &mut Writer) -> Result<(), ReadError> {
         let mut found: BTreeMap<String, Starts> = BTreeMap::new();
-        let mut batch = Batch::default();
-        self.disk.scan(Table::Registry, Order::UpFrom(STARTS.as_bytes()), &mut |key, value| {
+        let mut change = Unit::default();
+        visit(&*self.ledger, REGISTRY, From::Up(STARTS.into()), PAGE_ROWS, |key, value| {
             let key = String::from_utf8_lossy(key);
             let Some(name) = key.strip_prefix(STARTS) else { return ControlFlow::Break(()) };
-            batch.remove(Table::Registry, Key::Text(key.to_string()));
-            match records::decode(Table::Registry, value) {
+            change.remove(REGISTRY, Key::Text(key.to_string()));
+            match records::decode(REGISTRY, value) {
                 Ok(starts) => drop(found.insert(name.to_owned(), starts)),
                 Err(error) => self.note_unreadable(&key, &error),
             }
             ControlFlow::Continue(())
-        })?;
-        if !batch.ops.is_empty() {
-            self.disk.commit(batch)?;
+        })
+        .await?;
+        if !change.ops.is_empty() {
+            writer.commit(vec![change], [].into_iter()).await?;
         }
         let now = self.clock.now();
         for (name, lane) in &self.lanes {

@@ -8,10 +8,12 @@ use std::sync::atomic::Ordering;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
+use entrega_ledger::{Key, Table, Unit};
 
 use super::Shared;
-use super::disk::{Batch, DiskError, Key, Order, Table};
+use super::reading::{From, ReadError, job_of, visit};
 use super::records::{self, id_key};
+use super::tables::{DEAD, JOBS, MAIL, ONCE};
 use crate::store::{StoreError, Swept, export};
 
 /// The most that one sweep takes away.
@@ -21,7 +23,7 @@ const LOOKED_AT_MAX: usize = 20_000;
 
 /// What a sweep takes away.
 pub(super) struct Chosen {
-    pub(super) batch: Batch,
+    pub(super) change: Unit,
     pub(super) swept: Swept,
     /// Submissions that may happen again. Callers may hand them in at any time, so the writer looks once more.
     pub(super) remembered: Vec<(Time, String)>,
@@ -29,13 +31,13 @@ pub(super) struct Chosen {
 
 impl Shared {
     pub(super) fn disk_full(&self) -> StoreError {
-        let free = self.disk.free_bytes().unwrap_or(0);
+        let free = self.ledger.health().free_bytes.unwrap_or(0);
         StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 }
     }
 
     /// Closes the intake when too little space is free, and opens it again.
     pub(super) fn look_at_space(&self) {
-        let is_full = self.disk.free_bytes().is_some_and(|free| free < self.options.free_bytes_min);
+        let is_full = self.ledger.health().free_bytes.is_some_and(|free| free < self.options.free_bytes_min);
         if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
             match is_full {
                 true => tracing::error!("{}; new work is refused, deliveries go on", self.disk_full()),
@@ -44,66 +46,67 @@ impl Shared {
         }
     }
 
-    pub(super) fn choose_sweep(&self) -> Result<Chosen, DiskError> {
+    pub(super) async fn choose_sweep(&self) -> Result<Chosen, StoreError> {
         self.look_at_space();
-        let mut batch = Batch::default();
-        let jobs = self.choose_ended(&mut batch)?;
-        let dead_letters = self.choose_dead(&mut batch)?;
-        for (expires, key) in self.expired(Table::Mail)? {
-            batch.remove(Table::Mail, Key::Text(records::expiry_key(expires, &key)));
-            batch.remove(Table::Mail, Key::Text(key));
+        let mut change = Unit::default();
+        let jobs = self.choose_ended(&mut change).await?;
+        let dead_letters = self.choose_dead(&mut change).await?;
+        for (expires, key) in self.expired(MAIL).await? {
+            change.remove(MAIL, Key::Text(records::expiry_key(expires, &key)));
+            change.remove(MAIL, Key::Text(key));
         }
-        Ok(Chosen { batch, swept: Swept { jobs, dead_letters }, remembered: self.expired(Table::Once)? })
+        Ok(Chosen { change, swept: Swept { jobs, dead_letters }, remembered: self.expired(ONCE).await? })
     }
 
     /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
     /// on where the last one stopped: jobs that wait for long must not hide the ended ones behind them.
-    fn choose_ended(&self, batch: &mut Batch) -> Result<usize, DiskError> {
+    async fn choose_ended(&self, change: &mut Unit) -> Result<usize, ReadError> {
         let keep_since = self.clock.now() - self.options.retention;
         let mut looked_at = 0;
-        let before = batch.ops.len();
+        let before = change.ops.len();
         let from = std::mem::replace(&mut *self.sweep_from.lock(), JobId::MIN);
-        self.disk.scan(Table::Jobs, Order::UpFrom(from.as_bytes()), &mut |key, bytes| {
-            let Some(id) = <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes) else {
-                return ControlFlow::Continue(());
-            };
+        // Mostly the first row is too young to be looked at.
+        visit(&*self.ledger, JOBS, From::Up(from.as_bytes().to_vec()), 1, |key, bytes| {
+            let Some(id) = job_of(key) else { return ControlFlow::Continue(()) };
             if id.made_at() >= keep_since {
                 return ControlFlow::Break(());
             }
             looked_at += 1;
-            if looked_at > LOOKED_AT_MAX || batch.ops.len() - before >= SWEPT_MAX {
+            if looked_at > LOOKED_AT_MAX || change.ops.len() - before >= SWEPT_MAX {
                 *self.sweep_from.lock() = id;
                 return ControlFlow::Break(());
             }
             if records::is_ended(bytes) {
-                match records::decode_ended(Table::Jobs, bytes) {
-                    Ok(ended) if ended.ended_at < keep_since => batch.remove(Table::Jobs, id_key(id)),
+                match records::decode_ended(JOBS, bytes) {
+                    Ok(ended) if ended.ended_at < keep_since => change.remove(JOBS, id_key(id)),
                     Ok(_) => {}
                     Err(error) => self.note_unreadable("ended", &error),
                 }
             }
             ControlFlow::Continue(())
-        })?;
-        Ok(batch.ops.len() - before)
+        })
+        .await?;
+        Ok(change.ops.len() - before)
     }
 
     /// Records whose moment has passed, with the row that says so.
-    fn expired(&self, table: Table) -> Result<Vec<(Time, String)>, DiskError> {
+    async fn expired(&self, table: Table) -> Result<Vec<(Time, String)>, ReadError> {
         let now = self.clock.now();
         let mut found = Vec::new();
-        self.disk.scan(table, Order::UpFrom(records::EXPIRY.as_bytes()), &mut |row, _| {
+        visit(&*self.ledger, table, From::Up(records::EXPIRY.into()), 1, |row, _| {
             let expired = records::expired_key(row).filter(|(expires, _)| found.len() < SWEPT_MAX && *expires <= now);
             let Some((expires, key)) = expired else { return ControlFlow::Break(()) };
             found.push((expires, key.to_owned()));
             ControlFlow::Continue(())
-        })?;
+        })
+        .await?;
         Ok(found)
     }
 
-    fn choose_dead(&self, batch: &mut Batch) -> Result<Vec<(DeadLetter, &'static str)>, DiskError> {
+    async fn choose_dead(&self, change: &mut Unit) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
         let mut leaving = Vec::new();
         for (id, why) in self.dead_to_leave() {
-            match records::load_dead(&*self.disk, id) {
+            match records::load_dead(&*self.ledger, id).await {
                 Ok(Some(dead)) => leaving.push((dead, why)),
                 Ok(None) => self.dead.lock().remove(id),
                 Err(error) => self.note_unreadable("dead", &error),
@@ -116,7 +119,7 @@ impl Shared {
         }
         for (dead, _) in &leaving {
             self.dead.lock().remove(dead.job_id);
-            batch.remove(Table::Dead, id_key(dead.job_id));
+            change.remove(DEAD, id_key(dead.job_id));
         }
         Ok(leaving)
     }

@@ -1,0 +1,287 @@
+//! The simulated ledger: the ledger in memory behind a connection that is slow, breaks off, loses answers and delivers late.
+//! Invariant: what it holds outlives every process; a group is there whole or not at all, unless a planted bug says
+//! otherwise. Whatever becomes durable, the witness sees.
+//! Never: uses a thread or draws chance of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use entrega::store::local::Record;
+use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, REGISTRY};
+use entrega_core::id::JobId;
+use entrega_core::job::JobState;
+use entrega_core::time::Time;
+use entrega_ledger::{
+    Applied, Beats, Group, Health, HeapLedger, InboxEntry, Key, Ledger, LedgerError, Op, Owning, Room, Rows, Scan,
+    Shard, Table, Token, Verdict,
+};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::bug::Bug;
+use crate::disk::Change;
+use crate::life::Life;
+
+/// Groups that were sent, given up by whoever sent them, and arrive later all the same.
+#[derive(Default)]
+pub struct Late(Mutex<Vec<(Time, Vec<Group>)>>);
+
+/// The ledger as one process reaches it.
+pub struct SimLedger {
+    pub(crate) life: Arc<Life>,
+    pub(crate) heap: Arc<HeapLedger>,
+    /// While the store is opened, nothing is refused.
+    is_open: AtomicBool,
+}
+
+/// One write in so many gets lost on its way, and one arrives late.
+const LOST_IN: u32 = 40;
+/// One read in so many is not answered.
+const UNREAD_IN: u32 = 400;
+
+impl SimLedger {
+    /// What the last process left, as this life reaches it.
+    pub fn reach(life: &Arc<Life>) -> Arc<SimLedger> {
+        let heap = life.world.heap.lock().clone();
+        Arc::new(SimLedger { life: life.clone(), heap, is_open: AtomicBool::new(false) })
+    }
+
+    /// The store is open: from now on reads may fail. Delivers what is late, for as long as the process lives.
+    pub fn opened(self: &Arc<Self>) {
+        self.is_open.store(true, Ordering::Relaxed);
+        tokio::spawn(self.clone().deliver_late());
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.life.world.has(bug)
+    }
+
+    /// Whether something happens that happens one time in so many, until the world has healed.
+    fn chances(&self, one_in: u32) -> bool {
+        let is_trouble = self.is_open.load(Ordering::Relaxed) && self.life.moment() < self.life.world.plan.heal_at;
+        is_trouble && self.life.world.rng.lock().u32(0..one_in) == 0
+    }
+
+    async fn deliver_late(self: Arc<Self>) {
+        loop {
+            self.life.wait(Duration::from_millis(10)).await;
+            let now = self.life.moment();
+            let due: Vec<_> = self.life.world.late.0.lock().extract_if(.., |(at, _)| *at <= now).collect();
+            for (_, mut groups) in due {
+                self.life.world.witness.lock().troubles.late_writes += 1;
+                if self.has(Bug::RepeatAppliedTwice) {
+                    groups.iter_mut().for_each(|group| group.fences.clear());
+                }
+                // Whoever sent it has long given up.
+                drop(self.apply(&groups));
+            }
+        }
+    }
+
+    /// Makes groups durable, for the witness to see.
+    pub(crate) fn apply(&self, groups: &[Group]) -> Result<Vec<Applied>, LedgerError> {
+        let answers = self.heap.apply(groups)?;
+        self.show(groups);
+        Ok(answers)
+    }
+
+    /// Shows the witness what these groups changed.
+    fn show(&self, groups: &[Group]) {
+        let (world, now) = (&self.life.world, self.life.clock.now());
+        let mut disk = world.disk.lock();
+        let mut changes = Vec::new();
+        for op in groups.iter().flat_map(|group| &group.units).flat_map(|unit| &unit.ops) {
+            let (Op::Put(table, key, _) | Op::Remove(table, key)) = op else { continue };
+            match (*table, key) {
+                (JOBS | LIVE | HISTORY | DEAD, Key::Id(id) | Key::Scoped(_, id)) => {
+                    changes.extend(disk.look(&self.heap, JobId::from_bytes(*id)));
+                }
+                (REGISTRY, Key::Text(name)) if name.starts_with("replay/") => {
+                    let row = self.heap.get(REGISTRY, key);
+                    let run = row.and_then(|row| serde_json::from_slice::<entrega::store::ReplayRun>(&row).ok());
+                    if let Some(run) = run {
+                        disk.replays.insert(run.id.clone(), run.clone());
+                        changes.push(Change::Replay(Box::new(run)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        world.witness.lock().durable(now, &changes, &disk);
+    }
+
+    fn lost(doing: &'static str) -> LedgerError {
+        LedgerError::Unclear { doing, reason: "the connection broke".into() }
+    }
+
+    async fn reading(&self, job: Option<JobId>) -> Result<(), LedgerError> {
+        self.life.reach().await;
+        match self.chances(UNREAD_IN) {
+            true => {
+                self.life.world.witness.lock().unread(self.life.clock.now(), job);
+                Err(SimLedger::lost("reading"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a batch in two halves, and has the process killed in between if it is to be killed at all.
+    async fn write_torn(&self, groups: &[Group]) {
+        for group in groups {
+            let mut units = group.units.clone();
+            for unit in &mut units {
+                let half = unit.ops.len() / 2;
+                unit.ops.truncate(half.max(1));
+            }
+            self.life.hurry_crash(1);
+            drop(self.apply(&[Group { fences: Vec::new(), units }]));
+            self.life.reach().await;
+        }
+    }
+}
+
+/// The jobs whose rows are written.
+fn jobs_in(groups: &[Group]) -> impl Iterator<Item = JobId> {
+    let ops = groups.iter().flat_map(|group| &group.units).flat_map(|unit| &unit.ops);
+    ops.filter_map(|op| match op {
+        Op::Put(JOBS | LIVE, Key::Id(id) | Key::Scoped(_, id), _) => Some(JobId::from_bytes(*id)),
+        _ => None,
+    })
+}
+
+/// The jobs that have left their lane when this is written.
+fn dropped_in(groups: &[Group]) -> impl Iterator<Item = JobId> {
+    let ops = groups.iter().flat_map(|group| &group.units).flat_map(|unit| &unit.ops);
+    ops.filter_map(|op| match op {
+        Op::Put(JOBS, Key::Id(id), value) => {
+            let is_dropped = matches!(Record::of(JOBS, value), Ok(Record::Ended { state: JobState::Dropped, .. }));
+            is_dropped.then(|| JobId::from_bytes(*id))
+        }
+        _ => None,
+    })
+}
+
+/// What a writer is told who is told too early.
+fn all_done(groups: &[Group]) -> Vec<Applied> {
+    groups.iter().map(|group| Applied::Applied(vec![Verdict::Done; group.units.len()])).collect()
+}
+
+#[async_trait]
+impl Ledger for SimLedger {
+    async fn own(&self, shard: &Shard, node: u64, seen: Option<(Token, u64)>) -> Result<Owning, LedgerError> {
+        self.life.reach().await;
+        self.heap.own(shard, node, seen).await
+    }
+
+    async fn beat(&self, held: &[(Shard, Token)]) -> Result<Beats, LedgerError> {
+        self.life.reach().await;
+        self.heap.beat(held).await
+    }
+
+    async fn release(&self, shard: &Shard, token: Token) -> Result<(), LedgerError> {
+        self.life.reach().await;
+        self.heap.release(shard, token).await
+    }
+
+    async fn write(&self, groups: &[Group], _: Room) -> Result<Vec<Applied>, LedgerError> {
+        let life = &self.life;
+        life.reach().await;
+        let groups = &*self.bent(groups);
+        if self.has(Bug::AcknowledgeBeforeSync) && self.is_open.load(Ordering::Relaxed) {
+            life.world.late.0.lock().push((life.moment() + Duration::from_millis(15), groups.to_vec()));
+            return Ok(all_done(groups));
+        }
+        for id in dropped_in(groups) {
+            life.world.witness.lock().leaving(id, true);
+        }
+        life.wait_for_store().await;
+        life.wait(life.latency()).await;
+        life.reach().await;
+        if self.chances(LOST_IN) {
+            let after = Duration::from_millis(life.world.rng.lock().u64(1..2_000));
+            life.world.late.0.lock().push((life.moment() + after, groups.to_vec()));
+            return Err(SimLedger::lost("writing"));
+        }
+        if self.has(Bug::TornBatch) {
+            self.write_torn(groups).await;
+        }
+        let answers = self.apply(groups)?;
+        life.reach().await;
+        match self.chances(LOST_IN) {
+            true => {
+                let mut witness = life.world.witness.lock();
+                witness.troubles.answers_lost += 1;
+                witness.note(life.clock.now(), format_args!("an answer is lost"));
+                drop(witness);
+                Err(SimLedger::lost("writing"))
+            }
+            false => {
+                life.world.witness.lock().told(jobs_in(groups));
+                Ok(answers)
+            }
+        }
+    }
+
+    async fn read(&self, table: Table, keys: &[Key]) -> Result<Vec<Option<Bytes>>, LedgerError> {
+        let job = keys.first().and_then(|key| match key {
+            Key::Id(id) | Key::Scoped(_, id) => Some(JobId::from_bytes(*id)),
+            Key::Text(_) => None,
+        });
+        self.reading(job).await?;
+        self.heap.read(table, keys).await
+    }
+
+    async fn scan(&self, table: Table, scan: Scan<'_>, rows: usize, bytes: usize) -> Result<Rows, LedgerError> {
+        let job = match scan {
+            Scan::UpFrom(key) if table == JOBS => <[u8; 16]>::try_from(key).ok().map(JobId::from_bytes),
+            _ => None,
+        };
+        self.reading(job).await?;
+        let rows = self.heap.scan(table, scan, rows, bytes).await?;
+        Ok(match self.is_open.load(Ordering::Relaxed) {
+            true => rows,
+            false => self.bent_at_start(table, scan, rows),
+        })
+    }
+
+    async fn inbox(&self, shard: &Shard, entries: usize, bytes: usize) -> Result<Vec<InboxEntry>, LedgerError> {
+        self.reading(None).await?;
+        self.heap.inbox(shard, entries, bytes).await
+    }
+
+    async fn signal(&self, topic: &str) -> Result<(), LedgerError> {
+        self.heap.signal(topic).await
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Arc<str>> {
+        self.heap.listen()
+    }
+
+    fn health(&self) -> Health {
+        let is_full = self.life.world.plan.refuses(self.life.moment());
+        Health { kind: "simulated", durability: "until the run ends", free_bytes: Some(u64::from(!is_full)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use entrega_ledger::conformance::{TABLES, exercise};
+
+    use super::*;
+    use crate::drift::Drift;
+    use crate::plan::START;
+    use crate::pulse::Pulse;
+    use crate::run::world;
+
+    #[test]
+    fn the_simulated_ledger_does_what_every_ledger_must() {
+        let (runtime, _pulse) = Pulse::runtime();
+        runtime.block_on(exercise(async || {
+            let life = Arc::new(Life::new(&world(1, None), START, Drift::default(), None));
+            SimLedger { life, heap: Arc::new(HeapLedger::new(&TABLES)), is_open: AtomicBool::new(false) }
+        }));
+    }
+}

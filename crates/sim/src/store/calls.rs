@@ -1,0 +1,129 @@
+//! Calls without a queue: the proxy's answers, and the gate before the API.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use entrega::store::{AnswerCache, GateKeeper, GateName, Passing, StoreError, StoredAnswer};
+use entrega_core::id::JobId;
+use entrega_core::lane::{Gate, GateKind};
+use entrega_core::outcome::Lesson;
+use entrega_core::policy::Scope;
+
+use super::{WatchedStore, bent};
+use crate::bug::Bug;
+use crate::passes::Pass;
+use crate::route::question_of_key;
+
+#[async_trait]
+impl AnswerCache for WatchedStore {
+    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
+        self.life.reach().await;
+        let key = match self.life.world.bug {
+            Some(Bug::CacheBlind) => return Ok(None),
+            Some(Bug::CacheMixesUp) => self.life.world.first_cached.lock().clone().unwrap_or_else(|| key.to_owned()),
+            _ => key.to_owned(),
+        };
+        let mut answer = self.inner.cached(&key).await?;
+        if self.has(Bug::CacheKeepsYoung) {
+            answer.iter_mut().for_each(|answer| answer.stored_at = self.life.clock.now());
+        }
+        Ok(answer)
+    }
+
+    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
+        self.life.reach().await;
+        let world = &self.life.world;
+        world.witness.lock().kept(self.life.clock.now(), question_of_key(key), &answer);
+        world.first_cached.lock().get_or_insert_with(|| key.to_owned());
+        self.inner.cache(key, answer, keep).await
+    }
+
+    async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
+        self.life.reach().await;
+        self.inner.begin_call(key, caller, lasts).await
+    }
+
+    async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError> {
+        self.life.reach().await;
+        self.inner.end_call(key, caller).await
+    }
+}
+
+impl WatchedStore {
+    /// The gate as a planted bug wants it.
+    fn bent_gate(&self, gate: &GateName) -> GateName {
+        let is_bent = self.has(Bug::GateOffByOne).then_some(Bug::ThrottleOffByOne);
+        GateName { name: gate.name.clone(), policy: bent(&gate.policy, is_bent) }
+    }
+
+    /// Asks a gate that knows nothing of the life before.
+    fn forgetful(&self, gate: &GateName) -> Passing {
+        let now = self.life.clock.now();
+        let mut gates = self.gates.lock();
+        let made = gates.entry(gate.name.clone()).or_insert_with(|| Gate::new(&gate.policy, Scope::Lane));
+        Passing::of(now, made.as_mut().and_then(|gate| gate.call(now, true)))
+    }
+}
+
+#[async_trait]
+impl GateKeeper for WatchedStore {
+    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        self.life.reach().await;
+        self.life.wait(self.life.latency()).await;
+        self.life.reach().await;
+        let passing = match self.has(Bug::GateForgotten) {
+            true => self.forgetful(gate),
+            false => self.inner.pass(&self.bent_gate(gate)).await?,
+        };
+        let now = self.life.clock.now();
+        if self.has(Bug::GateNeverOpens) && matches!(passing, Passing::Held(GateKind::Breaker, _)) {
+            let pause = Lesson::Slower(Some(Duration::from_hours(1)));
+            self.inner.learn(gate, pause, Duration::ZERO).await?;
+        }
+        if passing == Passing::Through {
+            self.life.world.witness.lock().passed(now, gate, Pass::Turn);
+        }
+        Ok(passing)
+    }
+
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        let mut going = Going { store: self, gate, pass: Some(Pass::Uncounted) };
+        self.life.reach().await;
+        let passing = match self.has(Bug::AnywayUncounted) {
+            true => Passing::Through,
+            false => self.inner.pass_anyway(&self.bent_gate(gate)).await?,
+        };
+        going.pass = (passing == Passing::Through).then_some(Pass::Anyway);
+        Ok(passing)
+    }
+
+    async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
+        self.life.reach().await;
+        let heard = match lesson {
+            Lesson::Slower(Some(_)) if self.has(Bug::GateImpatient) => Lesson::Slower(None),
+            heard => heard,
+        };
+        if !self.has(Bug::GateDeaf) {
+            self.inner.learn(&self.bent_gate(gate), heard, took).await?;
+        }
+        self.life.world.witness.lock().gate_learned(self.life.clock.now(), gate, lesson);
+        Ok(())
+    }
+}
+
+/// Somebody who goes without a turn, whether the gate is told in time or not.
+struct Going<'a> {
+    store: &'a WatchedStore,
+    gate: &'a GateName,
+    /// None where it may not.
+    pass: Option<Pass>,
+}
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        let life = &self.store.life;
+        if let Some(pass) = self.pass {
+            life.world.witness.lock().passed(life.clock.now(), self.gate, pass);
+        }
+    }
+}
