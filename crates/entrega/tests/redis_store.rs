@@ -7,6 +7,7 @@
 //! - `starting`: which servers are refused, and how; `tls`, `sentinels`: the other ways to reach one
 //! - `filling`, `draining`: a server whose memory is full, for the store and through the API
 //! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs
+//! - `ledger`: the ledger on Redis, which the store does not use yet
 //! - `hearing`: what nodes tell each other; `mailing`: what they know of mails; `endpoints`: where
 //!   webhooks go
 
@@ -31,6 +32,7 @@ mod redis_store {
     mod hanging;
     mod hearing;
     mod leasing;
+    mod ledger;
     mod losing;
     mod mailing;
     mod restarting;

@@ -9,7 +9,7 @@
 //! # Layout
 //! - [`Ledger`]: ten methods; `group`: what is written; `rows`: what is read; `error`: what can go wrong
 //! - `shards`: owners, fences and inboxes where one process has the ledger to itself; `apply`: judging a group there
-//! - `heap`: in memory; `lsm`: in a directory
+//! - `heap`: in memory; `lsm`: in a directory; `redis`: on a server (behind a feature)
 //! - `conformance`: what every ledger must do, as a suite; `double`: one that fails when told to (behind a feature)
 
 mod apply;
@@ -21,6 +21,8 @@ mod error;
 mod group;
 mod heap;
 mod lsm;
+#[cfg(feature = "redis")]
+mod redis;
 mod rows;
 mod shards;
 
@@ -36,6 +38,8 @@ pub use self::error::LedgerError;
 pub use self::group::{Applied, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
 pub use self::heap::HeapLedger;
 pub use self::lsm::LsmLedger;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisLedger;
 pub use self::rows::{EntryId, InboxEntry, Rows, Scan};
 
 /// A table; which there are, and what is in them, is the store's business.

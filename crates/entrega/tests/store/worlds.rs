@@ -7,7 +7,7 @@ use std::sync::Arc;
 use entrega::store::local::tables::TABLES;
 use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::redis::RedisStore;
-use entrega_ledger::{HeapLedger, Ledger, LsmLedger};
+use entrega_ledger::{HeapLedger, Ledger, LsmLedger, RedisLedger};
 
 use super::fixture::{Making, RETENTION, Setup, World};
 use crate::redis;
@@ -219,6 +219,9 @@ mod embedded {
 mod over_redis {
     exercise!(crate::store::worlds::over_redis);
 }
+mod on_a_redis_ledger {
+    exercise!(crate::store::worlds::on_a_redis_ledger);
+}
 
 fn in_memory(setup: Setup) -> Making {
     Box::pin(async move {
@@ -242,6 +245,18 @@ fn over_redis(setup: Setup) -> Making {
         }
         let store = RedisStore::open(setup.on_redis(redis::shared().url()), setup.clock.clone()).await.unwrap();
         Some(World { store: Arc::new(store), dir: None })
+    })
+}
+
+/// The store over the ledger on Redis, under a prefix of its own; `None` where there is no server to be had.
+fn on_a_redis_ledger(setup: Setup) -> Making {
+    Box::pin(async move {
+        if redis::is_left_out() {
+            return None;
+        }
+        let options = setup.on_redis(redis::shared().url());
+        let ledger = RedisLedger::open(&options.url, &options.prefix).await.unwrap();
+        Some(World { store: open_over(ledger, &setup).await, dir: None })
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
-use entrega_core::lane::{Claimed, Explanation, Left, Next, NotRemoved};
+use entrega_core::lane::{Claimed, Explanation, Next, NotRemoved};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_ledger::{Key, LedgerError, Unit};
@@ -83,7 +83,8 @@ impl JobStore for LocalStore {
             }
         }
         if !claims.expired.is_empty() {
-            self.shared.expire(lane, &claims.expired).await?;
+            let expired = claims.expired.iter().map(|left| left.id).collect();
+            self.shared.send(Command::Expire { lane: lane.clone(), expired })?;
         }
         Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
     }
@@ -359,20 +360,8 @@ impl Shared {
         let Some(live) = live else { return Ok(()) };
         let mut change = Unit::default();
         change.put(LIVE, live_key, records::encode(&Live { blocked: Some(error.to_string()), ..live }));
-        self.change_unawaited(lane, change, vec![claimed.id])
-    }
-
-    async fn expire(&self, lane: &Arc<LaneCell>, expired: &[Left]) -> Result<(), StoreError> {
-        let mut change = Unit::default();
-        for left in expired {
-            let reason = "ttl_expired: it was still waiting when its time to live ended";
-            change.ops.extend(self.dropped(lane, left.id, JobState::Dropped, reason, &[]).await?.ops);
-        }
-        self.change_unawaited(lane, change, expired.iter().map(|left| left.id).collect())
-    }
-
-    fn change_unawaited(&self, lane: &Arc<LaneCell>, change: Unit, ended: Vec<JobId>) -> Result<(), StoreError> {
         let (reply, _) = oneshot::channel();
+        let ended = vec![claimed.id];
         self.send(Command::Change { lane: Some(lane.clone()), change, ended, then: None, reply })
     }
 }

@@ -69,6 +69,9 @@ pub(super) enum Command {
         then: Option<Then>,
         reply: oneshot::Sender<()>,
     },
+    /// Jobs that left their lane because their time was over. Their records are read here: whoever claimed them on the way
+    /// to others must not start those late.
+    Expire { lane: Arc<LaneCell>, expired: Vec<JobId> },
     /// Submissions whose moment to be forgotten has come, with that moment.
     Forget { remembered: Vec<(Time, String)> },
     /// Nothing more comes.
@@ -81,6 +84,7 @@ impl Command {
         match self {
             Command::Submit { jobs, .. } => jobs.len() * 2,
             Command::Settle { change, .. } | Command::Change { change, .. } => change.ops.len(),
+            Command::Expire { expired, .. } => expired.len() * 2,
             Command::Forget { remembered } => remembered.len() * 2,
             Command::Stop => 0,
         }
@@ -88,7 +92,7 @@ impl Command {
 
     /// Whether somebody waits for it.
     pub(super) fn is_awaited(&self) -> bool {
-        !matches!(self, Command::Settle { .. } | Command::Forget { .. })
+        !matches!(self, Command::Settle { .. } | Command::Expire { .. } | Command::Forget { .. })
     }
 }
 
@@ -233,6 +237,15 @@ impl Writer {
                     draft.ended.extend(ended);
                     draft.thens.extend(then);
                     draft.answers.push(Answer::Changed(reply));
+                }
+                Command::Expire { lane, expired } => {
+                    draft.touch(&lane, false);
+                    for id in expired {
+                        let reason = "ttl_expired: it was still waiting when its time to live ended";
+                        let end = self.shared.dropped(&lane, id, JobState::Dropped, reason, &draft.units).await?;
+                        draft.add(end);
+                        draft.ended.push(id);
+                    }
                 }
                 Command::Forget { remembered } => {
                     for (expires, key) in remembered {

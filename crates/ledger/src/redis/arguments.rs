@@ -1,0 +1,148 @@
+//! A group as the arguments of its script, and the names of keys.
+//! Invariant: within a unit the last operation on a key counts; what is left is one command for each table and kind.
+
+use std::collections::HashMap;
+
+use crate::group::{Expect, Group, Key, Op, Unit};
+use crate::rows::EntryId;
+use crate::{Shard, Table, Token};
+
+/// The names of all keys.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Names {
+        Names { prefix: format!("{prefix}:") }
+    }
+
+    pub(super) fn table(&self, table: Table) -> String {
+        format!("{}table:{}", self.prefix, table.name)
+    }
+
+    pub(super) fn index(&self, table: Table) -> String {
+        format!("{}index:{}", self.prefix, table.name)
+    }
+
+    pub(super) fn shard(&self, shard: &Shard) -> String {
+        format!("{}shard:{shard}", self.prefix)
+    }
+
+    pub(super) fn inbox(&self, shard: &Shard) -> String {
+        format!("{}inbox:{shard}", self.prefix)
+    }
+
+    pub(super) fn signals(&self) -> String {
+        format!("{}signals", self.prefix)
+    }
+}
+
+pub(super) fn token_text(token: Token) -> String {
+    format!("{}:{}", token.epoch, token.node)
+}
+
+pub(super) fn token_of(text: &str) -> Option<Token> {
+    let (epoch, node) = text.split_once(':')?;
+    Some(Token { epoch: epoch.parse().ok()?, node: node.parse().ok()? })
+}
+
+/// Gives the arguments of a group's script, one after the other.
+pub(super) fn arguments(names: &Names, group: &Group, give: &mut dyn FnMut(&[u8])) {
+    let mut say = |text: &str| give(text.as_bytes());
+    say(&names.prefix);
+    say(&group.fences.len().to_string());
+    for fence in &group.fences {
+        say(fence.shard.as_str());
+        say(&token_text(fence.token));
+        say(&fence.seq.to_string());
+    }
+    say(&group.units.len().to_string());
+    for unit in &group.units {
+        conditions(names, unit, give);
+        commands(names, unit, give);
+    }
+}
+
+fn conditions(names: &Names, unit: &Unit, give: &mut dyn FnMut(&[u8])) {
+    give(unit.when.len().to_string().as_bytes());
+    for when in &unit.when {
+        give(names.table(when.table).as_bytes());
+        when.key.with(&mut *give);
+        match &when.expect {
+            Expect::Absent => [&b"1"[..], b""].into_iter().for_each(&mut *give),
+            Expect::Is(value) => [&b"0"[..], value].into_iter().for_each(&mut *give),
+        }
+    }
+}
+
+fn words(words: [&str; 4], give: &mut dyn FnMut(&[u8])) {
+    words.iter().for_each(|word| give(word.as_bytes()));
+}
+
+/// What is done with the rows of one table.
+#[derive(Default)]
+struct Rows<'a> {
+    puts: Vec<(&'a Key, &'a [u8])>,
+    removals: Vec<&'a Key>,
+}
+
+fn commands(names: &Names, unit: &Unit, give: &mut dyn FnMut(&[u8])) {
+    let mut last: HashMap<(Table, &Key), usize> = HashMap::new();
+    for (place, op) in unit.ops.iter().enumerate() {
+        if let Op::Put(table, key, _) | Op::Remove(table, key) = op {
+            last.insert((*table, key), place);
+        }
+    }
+    let mut tables: Vec<(Table, Rows<'_>)> = Vec::new();
+    let mut entries = 0;
+    for (place, op) in unit.ops.iter().enumerate() {
+        let (Op::Put(table, key, _) | Op::Remove(table, key)) = op else {
+            entries += 1;
+            continue;
+        };
+        if last.get(&(*table, key)) != Some(&place) {
+            continue;
+        }
+        let known = tables.iter().position(|(known, _)| known == table);
+        let known = known.unwrap_or_else(|| {
+            tables.push((*table, Rows::default()));
+            tables.len() - 1
+        });
+        match op {
+            Op::Put(_, _, value) => tables[known].1.puts.push((key, value)),
+            _ => tables[known].1.removals.push(key),
+        }
+    }
+    let runs =
+        tables.iter().map(|(_, rows)| usize::from(!rows.puts.is_empty()) + usize::from(!rows.removals.is_empty()));
+    give((runs.sum::<usize>() + entries).to_string().as_bytes());
+    for (table, rows) in &tables {
+        let (hash, index) = (names.table(*table), names.index(*table));
+        if !rows.puts.is_empty() {
+            words(["put", &hash, &index, &(rows.puts.len() * 2).to_string()], give);
+            for (key, value) in &rows.puts {
+                key.with(&mut *give);
+                give(value);
+            }
+        }
+        if !rows.removals.is_empty() {
+            words(["remove", &hash, &index, &rows.removals.len().to_string()], give);
+            rows.removals.iter().for_each(|key| key.with(&mut *give));
+        }
+    }
+    for op in &unit.ops {
+        match op {
+            Op::Append(shard, bytes) => {
+                words(["append", &names.inbox(shard), "", "1"], give);
+                give(bytes);
+            }
+            Op::Take(shard, EntryId(high, low)) => {
+                words(["take", &names.inbox(shard), "", "1"], give);
+                give(format!("{high}-{low}").as_bytes());
+            }
+            Op::Put(..) | Op::Remove(..) => {}
+        }
+    }
+}
