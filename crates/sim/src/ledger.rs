@@ -219,7 +219,7 @@ impl Ledger for SimLedger {
                 Err(SimLedger::lost("writing"))
             }
             false => {
-                life.world.witness.lock().told(jobs_in(groups));
+                life.world.witness.lock().told(life.clock.now(), jobs_in(groups));
                 Ok(answers)
             }
         }

@@ -63,7 +63,7 @@ pub struct Witness {
     asked: BTreeMap<(JobId, u64), Time>,
     /// By which attempt each job was settled last.
     settled: BTreeMap<JobId, u64>,
-    /// What the gates of a lane learn once a retry is durable.
+    /// What the gates of a lane learn once the store knows that a retry is durable.
     to_learn: BTreeMap<JobId, (LaneName, Lesson)>,
     /// Dead letters that waited when a replay was asked for and were not sent on their way since, by replay.
     replays: BTreeMap<String, BTreeSet<JobId>>,
@@ -188,9 +188,12 @@ impl Witness {
         }
     }
 
-    /// The store was told that a write is durable: what waits may go.
-    pub fn told(&mut self, ids: impl Iterator<Item = JobId>) {
+    /// The store was told that a write is durable: what waits may go, and gates learn what came of retries.
+    pub fn told(&mut self, now: Time, ids: impl Iterator<Item = JobId>) {
         for id in ids {
+            if let Some((lane, lesson)) = self.to_learn.remove(&id) {
+                self.learned(now, &lane, lesson);
+            }
             if let Some(seen) = self.jobs.get_mut(&id) {
                 seen.in_lane = seen.place == Place::Waiting && !seen.in_hands;
             }
@@ -212,9 +215,6 @@ impl Witness {
 
     fn job_durable(&mut self, now: Time, record: &Record) {
         let id = record.job.id;
-        if let Some((lane, lesson)) = self.to_learn.remove(&id) {
-            self.learned(now, &lane, lesson);
-        }
         let due = self.drift.moment(record.due).since(START).as_millis();
         let line = format_args!("durable {id} #{} g{} due {due} {:?}", record.attempt, record.generation, record.place);
         self.note(now, line);
@@ -370,7 +370,7 @@ impl Witness {
         }
     }
 
-    /// The gates of a lane learn something once the retry of a job is durable.
+    /// The gates of a lane learn something once the store knows that the retry of a job is durable.
     pub fn will_learn(&mut self, lane: &LaneName, id: JobId, lesson: Lesson) {
         self.to_learn.insert(id, (lane.clone(), lesson));
     }
