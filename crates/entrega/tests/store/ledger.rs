@@ -64,6 +64,12 @@ impl TestLedger {
         (gate.is_shut, gate.passes) = (true, writes);
     }
 
+    /// Lets one write through that waits.
+    pub(crate) fn let_one_through(&self) {
+        self.0.gate.lock().passes += 1;
+        self.0.changed.notify_all();
+    }
+
     /// Writes so far.
     pub(crate) fn writes(&self) -> usize {
         self.0.gate.lock().writes

@@ -323,3 +323,29 @@ async fn an_entry_replayed_while_it_is_swept_is_not_taken_away() {
     assert_eq!(f.store.dead_letter(id).await.unwrap().is_some(), replayed.is_ok());
     assert_eq!(f.claim_ids("small").await.len(), usize::from(replayed.is_ok()));
 }
+
+/// The index said that the entry waits, and the ledger still had it as it was before it was replayed: discarding it then put
+/// the old one in the place of the new, and the attempts of the replay were gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_entry_that_dies_again_while_it_is_discarded_keeps_its_attempts() {
+    let (disk, f) = TestLedger::world().await;
+    let id = f.add_dead("http", "acme", "http_404").await;
+    f.store.replay(id).await.unwrap();
+    let dead = f.settlement(f.claim_one("http").await, Transition::DeadLetter { failure: failure("timeout") });
+    disk.hold();
+    let store = f.store.clone();
+    let mut discarded = tokio::spawn(async move { store.discard(id, "not wanted").await });
+    disk.wait_for_writer();
+    let before = disk.writes();
+    f.store.settle(&lane("http"), vec![dead]).await.unwrap();
+    disk.let_one_through();
+    while disk.writes() == before {
+        tokio::task::yield_now().await;
+    }
+    // The discard knows that all before it is written, and looks at the entry.
+    assert!(tokio::time::timeout(SECOND / 5, &mut discarded).await.is_err(), "nothing more is written yet");
+    disk.release();
+    soon(discarded).await.unwrap().unwrap();
+    let entry = f.entry(id).await;
+    assert_eq!((entry.status, entry.attempts.len()), (DeadLetterStatus::Discarded, 2));
+}

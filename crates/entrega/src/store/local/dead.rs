@@ -39,6 +39,7 @@ pub(super) struct DeadMark {
     tenant: TenantName,
     code: String,
     pub(super) status: DeadLetterStatus,
+    generation: u8,
     pub(super) expires_at: Time,
 }
 
@@ -63,6 +64,7 @@ impl DeadIndex {
             tenant: dead.original_data.tenant.clone(),
             code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
             status: dead.status,
+            generation: dead.generation,
             expires_at: dead.expires_at(),
         };
         if mark.status.is_open() {
@@ -213,13 +215,23 @@ impl Shared {
         Ok(Paged { items, next: last.filter(|_| was_cut) })
     }
 
+    /// An entry that waits for somebody. The index knows of an end before the ledger does: what is read must be what the
+    /// index speaks of, or the entry as it was before would take the place of what it is.
     async fn pending(&self, id: JobId) -> Result<DeadLetter, ChangeError> {
-        let status = self.dead.lock().mark(id).map(|mark| mark.status).ok_or(ChangeError::Unknown)?;
-        if status != DeadLetterStatus::Pending {
-            return Err(NoReplay::NotPending { status }.into());
+        for is_last in [false, false, true] {
+            let known = self.dead.lock().mark(id).map(|mark| (mark.status, mark.generation));
+            let known = known.ok_or(ChangeError::Unknown)?;
+            if known.0 != DeadLetterStatus::Pending {
+                return Err(NoReplay::NotPending { status: known.0 }.into());
+            }
+            let dead = records::load_dead(&*self.ledger, id).await.map_err(StoreError::from)?;
+            let dead = dead.ok_or(ChangeError::Unknown)?;
+            if is_last || (dead.status, dead.generation) == known {
+                return Ok(dead);
+            }
+            self.settled().await?;
         }
-        let dead = records::load_dead(&*self.ledger, id).await.map_err(StoreError::from)?;
-        dead.ok_or(ChangeError::Unknown)
+        Err(ChangeError::Unknown)
     }
 }
 
