@@ -1,20 +1,20 @@
-//! The engine under simulated time, with a store, destinations and crashes that follow from a seed.
+//! The engine and the store that ship, under simulated time, over a ledger, destinations and crashes that follow from a seed.
 //!
-//! Owns: the world of one run and what is checked in it. The engine is the real one: intake, dispatch, `decide`,
-//! settling, upkeep and the lane machine; time, disk, store and destinations are simulated, in one thread.
+//! Owns: the world of one run and what is checked in it. Intake, dispatch, `decide`, settling, upkeep, the lane machine and
+//! the store are the real ones; time, ledger and destinations are simulated, in one thread.
 //! Invariant: one seed, one trace, byte for byte: nothing here reads a clock or draws chance elsewhere.
 //! Never: ships, or does I/O.
 //!
 //! # Layout
-//! - `plan`: what a seed says; `life`: one life of the store or of a node; `drift`: how wrong its clock is; `pulse`: how
-//!   it is cut short; `node`: the lives of one node; `run`: those of everything, one after the other
-//! - `store`, `disk`: where jobs are kept; `destination`: where they go; `route`, `upstream`: what the proxy asks, and whom;
-//!   `api`: what connectors call
+//! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it is cut
+//!   short; `node`: the engine in it; `run`: one life after the other
+//! - `ledger`: where records are kept; `store`: the shipped store, watched; `disk`: what the records say
+//! - `destination`: where jobs go; `route`, `upstream`: what the proxy asks, and whom; `api`: what connectors call
 //! - `caller`: who hands jobs in, and who waits for answers
 //! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
 //! - `witness`, `seen`, `turns`, `starts`, `hands`, `breakers`, `passes`, `answers`, `events`, `orders`: who sees and judges;
 //!   `troubles`: what there was to see
-//! - `bug`: rules that are broken on purpose, to see that somebody notices
+//! - `bug`: rules that are broken on purpose, to see that somebody notices; `bent`: those of the ledger
 
 mod answers;
 mod api;

@@ -6,7 +6,7 @@
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
 //! - `view`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
-//! - `local`: one process owns the data, in memory or on disk
+//! - `local`: the store over a ledger, which one process has to itself
 //! - `redis`: any number of processes share it
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 

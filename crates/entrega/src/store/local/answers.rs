@@ -1,6 +1,6 @@
 //! Answers that are given again, and calls under way, in this process's memory.
 //! Invariant: bounded in bytes; the least used leave first. What is past its time is not given, whether or not it left.
-//! Never: writes to the disk; a restart costs a few calls.
+//! Never: writes to the ledger; a restart costs a few calls.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

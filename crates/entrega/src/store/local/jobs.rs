@@ -14,12 +14,12 @@ use entrega_core::outcome::Lesson;
 use entrega_ledger::{Key, LedgerError, Unit};
 use tokio::sync::{Notify, oneshot};
 
+use super::command::{Command, Prepared};
 use super::read_ahead;
 use super::reading::{ReadError, patiently};
 use super::records::{self, Ended, Kept, Live, id_key};
 use super::sweep::Chosen;
 use super::tables::{JOBS, LIVE, REGISTRY};
-use super::writer::{Command, Prepared};
 use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
 use crate::store::{
     ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, KeptAnswer, LaneView, NewEntry, Once,
@@ -219,7 +219,7 @@ impl JobStore for LocalStore {
     }
 
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
-        // Of two who pause and resume at once, the last one is the last in memory and on disk.
+        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
         let _one_at_a_time = self.shared.changes.lock().await;
         let lane = self.shared.lane(lane)?;
         let key = Key::Text(format!("paused/{}", lane.name));

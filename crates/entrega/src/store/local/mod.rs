@@ -6,11 +6,12 @@
 //! # Layout
 //! - `tables`, `records`: the schema; `reading`: records and rows of the ledger
 //! - `recovery`: from the ledger to the machines, at start-up; `starts`: what throttles know of the last run
-//! - `queue`, `writer`: group commit
+//! - `command`, `queue`, `writer`: group commit
 //! - `jobs` (with `read_ahead`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`,
 //!   `requests`: the verbs
 
 mod answers;
+mod command;
 mod dead;
 mod ends;
 mod gates;
@@ -49,18 +50,19 @@ pub use self::reading::ReadError;
 pub use self::records::Record;
 
 use self::answers::Answers;
+use self::command::{Command, Then};
 use self::dead::DeadIndex;
 use self::gates::Gates;
 use self::queue::{NotTaken, Queue};
 use self::read_ahead::ReadAhead;
 use self::registry::Registered;
-use self::writer::{Command, Then, Writer};
+use self::writer::Writer;
 use crate::chance::secret_bytes;
 use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::waiters::Waiters;
 
-/// New jobs that may wait for the writer at once, and so about the largest batch.
+/// New jobs that may wait for the writer at once, and so about the largest group.
 const SUBMITS_WAITING_MAX: usize = 4096;
 /// Jobs that were attempted and whose settlement may be on its way to the ledger at once. With the lane's concurrency it
 /// bounds the attempts that a crash repeats.

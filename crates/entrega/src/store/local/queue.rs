@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::writer::Command;
+use super::command::Command;
 
 /// How long settlements may gather.
 const GATHER: Duration = Duration::from_millis(2);

@@ -221,7 +221,7 @@ impl ConnectorRegistry for LocalStore {
 impl EndpointRegistry for LocalStore {
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError> {
         let _one_at_a_time = self.shared.changes.lock().await;
-        // A caller who went away may have left a change that is on its way to the disk.
+        // A caller who went away may have left a change that is on its way to the ledger.
         self.shared.settled().await?;
         let kept = self.endpoint(&endpoint.tenant, &endpoint.name);
         if kept.map_or(0, |kept| kept.version) != endpoint.version {

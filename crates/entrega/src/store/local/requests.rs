@@ -27,7 +27,7 @@ impl Shared {
 impl RequestLog for LocalStore {
     async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError> {
         let _one_at_a_time = self.shared.changes.lock().await;
-        // A caller who went away may have left a change that is on its way to the disk.
+        // A caller who went away may have left a change that is on its way to the ledger.
         self.shared.settled().await?;
         let key = records::request_key(tenant, &request.key);
         let now = self.shared.clock.now();

@@ -13,12 +13,12 @@ use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use entrega_ledger::Unit;
 
+use super::command::{Command, Retried};
 use super::ends::leave_index;
 use super::jobs::prepare;
 use super::reading::{ReadError, patiently};
 use super::records::{self, Ended, Live, id_key};
 use super::tables::{DEAD, HISTORY, JOBS, LIVE};
-use super::writer::{Command, Retried};
 use super::{LaneCell, Shared};
 use crate::store::{Held, Settlement, StoreError, Ticket};
 
