@@ -4,12 +4,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::group::{Applied, Group, Key, Op, Unit, Verdict};
-use crate::rows::EntryId;
 use crate::shards::{Pass, Shards};
 use crate::{LedgerError, Table};
 
@@ -81,10 +79,10 @@ impl<'a> Pending<'a> {
                 Op::Put(table, key, value) => (*table, Cow::Borrowed(key), Some(value)),
                 Op::Remove(table, key) => (*table, Cow::Borrowed(key), None),
                 Op::Append(shard, bytes) => {
-                    let key = entry_key(shard.name(), shards.next_entry());
+                    let key = shards.next_entry().key(shard);
                     (self.inbox, Cow::Owned(key), Some(bytes))
                 }
-                Op::Take(shard, id) => (self.inbox, Cow::Owned(entry_key(shard.name(), *id)), None),
+                Op::Take(shard, id) => (self.inbox, Cow::Owned(id.key(shard)), None),
             };
             change(table, &key, value);
             if let Some(values) = &mut self.values {
@@ -93,18 +91,4 @@ impl<'a> Pending<'a> {
         }
         Ok(Verdict::Done)
     }
-}
-
-fn entry_key(shard: Arc<str>, EntryId(high, low): EntryId) -> Key {
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&high.to_be_bytes());
-    id[8..].copy_from_slice(&low.to_be_bytes());
-    Key::Scoped(shard, id)
-}
-
-/// The entry that a row of the inbox holds.
-pub(crate) fn entry_of(row: &[u8]) -> Option<EntryId> {
-    let (_, id) = row.split_last_chunk::<16>()?;
-    let number = u128::from_be_bytes(*id);
-    Some(EntryId((number >> 64) as u64, number as u64))
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::rows::EntryId;
 use crate::{Shard, Table, Token};
 
 /// A key. Most are ids, which need no allocation.
@@ -54,6 +53,25 @@ impl Key {
     /// Its bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         self.with(<[u8]>::to_vec)
+    }
+}
+
+/// Names an entry of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub u64, pub u64);
+
+impl EntryId {
+    /// Its key in the table of inboxes.
+    pub(crate) fn key(self, shard: &Shard) -> Key {
+        let number = u128::from(self.0) << 64 | u128::from(self.1);
+        Key::Scoped(shard.name(), number.to_be_bytes())
+    }
+
+    /// The entry that has this key.
+    pub(crate) fn of_key(key: &[u8]) -> Option<EntryId> {
+        let (_, id) = key.split_last_chunk::<16>()?;
+        let number = u128::from_be_bytes(*id);
+        Some(EntryId((number >> 64) as u64, number as u64))
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::broadcast;
 
-use crate::apply::{entry_of, judge};
-use crate::group::{Applied, Group, Key, Room};
+use crate::apply::judge;
+use crate::group::{Applied, EntryId, Group, Key, Room};
 use crate::rows::{InboxEntry, Rows, Scan};
 use crate::shards::Shards;
 use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Table, Token};
@@ -41,7 +41,7 @@ impl HeapLedger {
     /// What would be left of it after a crash: the same rows, and nobody who owns anything.
     pub fn copy(&self) -> HeapLedger {
         let tables = self.tables.read().clone();
-        let last = tables[usize::from(self.inbox.number)].keys().filter_map(|key| entry_of(key)).max();
+        let last = tables[usize::from(self.inbox.number)].keys().filter_map(|key| EntryId::of_key(key)).max();
         HeapLedger {
             tables: RwLock::new(tables),
             shards: Mutex::new(Shards::after(last)),

@@ -35,12 +35,12 @@ use tokio::sync::broadcast;
 #[cfg(feature = "conformance")]
 pub use self::double::LedgerDouble;
 pub use self::error::LedgerError;
-pub use self::group::{Applied, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
+pub use self::group::{Applied, EntryId, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
 pub use self::heap::HeapLedger;
 pub use self::lsm::LsmLedger;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisLedger;
-pub use self::rows::{EntryId, InboxEntry, Rows, Scan};
+pub use self::rows::{InboxEntry, Rows, Scan};
 
 /// A table; which there are, and what is in them, is the store's business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::apply::entry_of;
+use crate::group::EntryId;
 
 /// Which rows, and in which order.
 #[derive(Clone, Copy, Debug)]
@@ -70,10 +70,6 @@ impl Rows {
     }
 }
 
-/// Names an entry of an inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId(pub u64, pub u64);
-
 /// An entry of an inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxEntry {
@@ -87,7 +83,7 @@ impl InboxEntry {
     /// The entries that rows of the table of inboxes hold, as far as their keys begin with this.
     pub(crate) fn of_rows(rows: &Rows, prefix: &[u8]) -> Vec<InboxEntry> {
         let of_shard = rows.iter().take_while(|(key, _)| key.starts_with(prefix));
-        let entry = |(key, value)| Some(InboxEntry { id: entry_of(key)?, bytes: Bytes::copy_from_slice(value) });
+        let entry = |(key, value)| Some(InboxEntry { id: EntryId::of_key(key)?, bytes: Bytes::copy_from_slice(value) });
         of_shard.filter_map(entry).collect()
     }
 }

@@ -5,8 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::group::{Applied, Fence, Verdict};
-use crate::rows::EntryId;
+use crate::group::{Applied, EntryId, Fence, Verdict};
 use crate::{Beats, Owning, Shard, Token};
 
 #[derive(Debug, Default)]

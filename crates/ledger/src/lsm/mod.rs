@@ -16,8 +16,8 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::apply::{entry_of, judge};
-use crate::group::{Applied, Group, Key, Room};
+use crate::apply::judge;
+use crate::group::{Applied, EntryId, Group, Key, Room};
 use crate::rows::{InboxEntry, Rows, Scan};
 use crate::shards::Shards;
 use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Table, Token};
@@ -66,7 +66,7 @@ impl LsmLedger {
             other => cannot_open(path)(other.to_string()),
         })?;
         let appended = tables.scan(inbox, Scan::UpFrom(&[]), usize::MAX, usize::MAX)?;
-        let last = appended.iter().filter_map(|(key, _)| entry_of(key)).max();
+        let last = appended.iter().filter_map(|(key, _)| EntryId::of_key(key)).max();
         Ok(LsmLedger {
             path: path.to_owned(),
             tables,

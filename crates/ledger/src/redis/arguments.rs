@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::group::{Expect, Group, Key, Op, Unit};
-use crate::rows::EntryId;
+use crate::group::{EntryId, Expect, Group, Key, Op, Unit};
 use crate::{Shard, Table, Token};
 
 /// The names of all keys.

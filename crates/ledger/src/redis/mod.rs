@@ -24,8 +24,8 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Redis
 use tokio::sync::{Mutex, broadcast};
 
 use self::arguments::{Names, arguments, token_of, token_text};
-use crate::group::{Applied, Group, Key, Room, Verdict};
-use crate::rows::{EntryId, InboxEntry, Rows, Scan};
+use crate::group::{Applied, EntryId, Group, Key, Room, Verdict};
+use crate::rows::{InboxEntry, Rows, Scan};
 use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Table, Token};
 
 /// For the handshake.
