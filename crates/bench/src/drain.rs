@@ -22,6 +22,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Jobs per second of an engine that is not running yet; it has stopped when this returns.
 pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {
+    measure_with(engine, None, sink, shape, limit).await
+}
+
+/// The same, where another node takes half of the jobs in.
+pub async fn measure_with(
+    engine: Arc<Engine>,
+    other: Option<Arc<Engine>>,
+    sink: &Sink,
+    shape: Shape,
+    limit: Duration,
+) -> Result<Rate> {
     let shutdown = CancellationToken::new();
     let running = {
         let (engine, shutdown) = (engine.clone(), shutdown.clone());
@@ -30,8 +41,9 @@ pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Dura
     let url = format!("{}/", sink.origin());
     let run = async {
         // A tenth to warm up, as for the bare client.
-        drain(&engine, sink, &url, Shape { requests: shape.requests.div_ceil(10), ..shape }).await?;
-        drain(&engine, sink, &url, shape).await
+        let other = other.as_deref();
+        drain(&engine, other, sink, &url, Shape { requests: shape.requests.div_ceil(10), ..shape }).await?;
+        drain(&engine, other, sink, &url, shape).await
     };
     let late = || format!("the drain took over {limit:?}");
     let rate = tokio::time::timeout(limit, run).await.with_context(late)??;
@@ -40,23 +52,31 @@ pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Dura
     Ok(rate)
 }
 
-async fn drain(engine: &Engine, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
+async fn drain(engine: &Engine, other: Option<&Engine>, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
     engine.store.set_paused(&ours::lane(), true).await?;
-    ours::fill(engine, url, &shape.body(), shape.requests).await?;
+    let elsewhere = if other.is_some() { shape.requests / 2 } else { 0 };
+    ours::fill(engine, url, &shape.body(), shape.requests - elsewhere).await?;
+    if let Some(other) = other {
+        ours::fill(other, url, &shape.body(), elsewhere).await?;
+    }
+    while left(engine).await? < shape.requests {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
     sink.reset().await?;
     let start = Instant::now();
     engine.store.set_paused(&ours::lane(), false).await?;
-    loop {
-        let lanes = engine.store.lanes().await?;
-        let sizes = &lanes[0].sizes;
-        let left = sizes.waiting() + sizes.in_state(JobState::Running);
-        if left == 0 {
-            break;
-        }
+    while left(engine).await? > 0 {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     engine.store.flush().await?;
     let rate = Rate::new(shape.requests, start.elapsed());
     sink.expect(shape.requests).await?;
     Ok(rate)
+}
+
+/// Jobs that wait or run.
+async fn left(engine: &Engine) -> Result<u64> {
+    let lanes = engine.store.lanes().await?;
+    let sizes = &lanes[0].sizes;
+    Ok(u64::from(sizes.waiting() + sizes.in_state(JobState::Running)))
 }

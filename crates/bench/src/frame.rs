@@ -152,7 +152,18 @@ impl Frame {
                 Ok(theirs) => theirs,
                 Err(why) => return Ok(Err(why)),
             };
-            rounds.push(Round { theirs, ours: self.drain_ours(redis, sink).await? });
+            let bare = bare::post_all(sink, self.shape(), LIMIT).await?;
+            let (ours, server_us) = self.drain_ours(redis, sink, false).await?;
+            let (shared, shared_us) = self.drain_ours(redis, sink, true).await?;
+            progress(&format!(
+                "BullMQ {:.0}, bare {:.0}, ours {:.0} jobs/s at {server_us:.1} us of the server, \
+                 half of them by another node {:.0} at {shared_us:.1} us",
+                theirs.per_second(),
+                bare.per_second(),
+                ours.per_second(),
+                shared.per_second()
+            ));
+            rounds.push(Round { theirs, bare, ours, shared, server_us, shared_us });
         }
         Ok(Ok(Turns { rounds }))
     }
@@ -167,11 +178,17 @@ impl Frame {
         had("BullMQ", drained.await)
     }
 
-    async fn drain_ours(&self, redis: &Redis, sink: &Sink) -> Result<Rate> {
+    /// The rate, and the server's time for a job from its submission to its end.
+    async fn drain_ours(&self, redis: &Redis, sink: &Sink, is_shared: bool) -> Result<(Rate, f64)> {
         let shape = self.shape();
         progress(&format!("drain on Redis, {} jobs", shape.requests));
         redis.clear().await?;
-        drain::measure(ours::on_redis(&redis.url()).await?, sink, shape, LIMIT).await
+        let owner = ours::on_redis(&redis.url()).await?;
+        let other = if is_shared { Some(ours::on_redis(&redis.url()).await?) } else { None };
+        let before = redis.busy_us().await?;
+        let rate = drain::measure_with(owner, other, sink, shape, LIMIT).await?;
+        let jobs = shape.requests + shape.requests.div_ceil(10);
+        Ok((rate, (redis.busy_us().await? - before) as f64 / jobs as f64))
     }
 }
 
@@ -186,8 +203,16 @@ pub struct Turns {
 pub struct Round {
     /// The peer's.
     pub theirs: Rate,
+    /// The bare client's.
+    pub bare: Rate,
     /// Ours.
     pub ours: Rate,
+    /// Ours, where another node took half of the jobs in.
+    pub shared: Rate,
+    /// The server's time for one of our jobs, in microseconds.
+    pub server_us: f64,
+    /// The same where another node took half of them in.
+    pub shared_us: f64,
 }
 
 impl Round {
@@ -232,6 +257,10 @@ mod tests {
         let round = |theirs: u64, ours: u64| Round {
             theirs: Rate::new(theirs, Duration::from_secs(1)),
             ours: Rate::new(ours, Duration::from_secs(1)),
+            bare: Rate::new(ours, Duration::from_secs(1)),
+            shared: Rate::new(ours, Duration::from_secs(1)),
+            server_us: 0.0,
+            shared_us: 0.0,
         };
         let turns = Turns { rounds: vec![round(10, 30), round(10, 5), round(10, 40)] };
         assert_eq!(turns.middle(), round(10, 30));

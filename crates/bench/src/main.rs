@@ -292,6 +292,19 @@ async fn redis(frame: &Frame) -> Result<Vec<Row>> {
         Err(why) => return Ok(vec![Row::unavailable(name, &why)]),
     };
     let middle = turns.middle();
-    let row = Row::new(name, "jobs/s", middle.ours.per_second()).against(BULLMQ, middle.theirs.per_second());
-    Ok(vec![row.target(Target::RatioAtLeast(3.0)).note(&turns.in_words())])
+    let (ours, shared) = (middle.ours.per_second(), middle.shared.per_second());
+    let row = |name: &str, rate| Row::new(name, "jobs/s", rate);
+    let half = "drain, Redis store, half taken in by another node";
+    Ok(vec![
+        row(name, ours).against(BULLMQ, middle.theirs.per_second()).target(Target::RatioAtLeast(4.5)).note(&format!(
+            "{}; {:.1} us of the server a job",
+            turns.in_words(),
+            middle.server_us
+        )),
+        row(name, ours).against("bare hyper-util client", middle.bare.per_second()).target(Target::RatioAtLeast(0.6)),
+        row(half, shared)
+            .against(BULLMQ, middle.theirs.per_second())
+            .target(Target::RatioAtLeast(4.5))
+            .note(&format!("{:.1} us of the server a job", middle.shared_us)),
+    ])
 }

@@ -18,13 +18,13 @@ use entrega::engine::Engine;
 use entrega::intake::NewJob;
 use entrega::store::Store;
 use entrega::store::local::tables::TABLES;
-use entrega::store::local::{LocalOptions, LocalStore};
-use entrega::store::redis::{RedisOptions, RedisStore, TimeOf};
+use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore};
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::job::{Body, HttpRequest, Payload, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::LsmLedger;
+use entrega_ledger::redis::{RedisLedger, RedisOptions};
 
 /// Tenants that the work is spread over, as in real use.
 pub const TENANTS: u64 = 10;
@@ -50,21 +50,14 @@ pub async fn embedded(folder: &Path) -> Result<Arc<Engine>> {
     engine(Arc::new(store), clock)
 }
 
-/// An engine on the Redis server at `url`, under keys of its own, not yet running.
+/// A node on the Redis server at `url`, under keys that all nodes of a run share, not yet running.
 pub async fn on_redis(url: &str) -> Result<Arc<Engine>> {
     let clock = Clock::system();
-    let options = RedisOptions {
-        url: url.to_owned(),
-        prefix: "entrega-bench".to_owned(),
-        lanes: lanes(),
-        retention: RETENTION,
-        export_dir: None,
-        allow_unsafe: false,
-        time_of: TimeOf::Server,
-        lease: None,
-        claim_ahead: true,
-    };
-    let store = RedisStore::open(options, clock.clone()).await?;
+    let server = RedisOptions { url: url.to_owned(), prefix: "entrega-bench".to_owned(), allow_unsafe: false };
+    let ledger = Arc::new(RedisLedger::open(server).await?);
+    let cluster = Some(ClusterOptions { lease: ClusterOptions::LEASE, name: "bench".to_owned() });
+    let options = LocalOptions { retention: RETENTION, cluster, ..LocalOptions::new(lanes()) };
+    let store = LocalStore::open(ledger, clock.clone(), options).await?;
     engine(Arc::new(store), clock)
 }
 

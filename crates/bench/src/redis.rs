@@ -95,6 +95,20 @@ impl Redis {
         }
     }
 
+    /// The time it has spent in commands since it started or was last asked to forget it, in microseconds.
+    pub async fn busy_us(&self) -> Result<u64> {
+        let figures = self.command("INFO commandstats").await?;
+        let of_line = |line: &str| line.split_once(",usec=")?.1.split(',').next()?.parse::<u64>().ok();
+        // What a script calls is part of the script.
+        let is_outer = |line: &&str| {
+            let command = line.trim_start_matches("cmdstat_");
+            ["evalsha", "eval", "hmget", "zrange", "zrevrange", "xrange", "publish"]
+                .iter()
+                .any(|outer| command.starts_with(outer))
+        };
+        Ok(figures.lines().filter(is_outer).filter_map(of_line).sum())
+    }
+
     /// How many keys it has.
     pub async fn keys(&self) -> Result<u64> {
         let answer = self.command("DBSIZE").await?;

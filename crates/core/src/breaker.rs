@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Time;
 
 /// What becomes of jobs whose destination is not to be called.
@@ -40,7 +42,7 @@ pub struct BreakerPolicy {
 }
 
 /// The state, as shown to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BreakerState {
     /// Calls go through.
     Closed,
@@ -61,7 +63,7 @@ impl BreakerState {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Closed { failures: u32 },
     Open { until: Time },
@@ -80,7 +82,7 @@ pub enum Pass {
 }
 
 /// How a breaker stands, and how often it has changed since it was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerFigures {
     /// The state now.
     pub state: BreakerState,
@@ -90,6 +92,16 @@ pub struct BreakerFigures {
     pub half_opened: u64,
     /// How often a probe closed it.
     pub closed: u64,
+}
+
+/// What a breaker knows beside its policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BreakerMemory {
+    state: State,
+    ramp: u32,
+    opened: u64,
+    half_opened: u64,
+    closed: u64,
 }
 
 /// One destination's health.
@@ -114,6 +126,18 @@ impl Breaker {
     /// The same, by other rules from now on.
     pub fn with_policy(self, policy: BreakerPolicy) -> Breaker {
         Breaker { policy, ..self }
+    }
+
+    /// What it must know to go on elsewhere.
+    pub fn memory(&self) -> BreakerMemory {
+        let Breaker { state, ramp, opened, half_opened, closed, .. } = self.clone();
+        BreakerMemory { state, ramp, opened, half_opened, closed }
+    }
+
+    /// Goes on where another left off.
+    pub fn resume_with(&mut self, memory: BreakerMemory) {
+        let BreakerMemory { state, ramp, opened, half_opened, closed } = memory;
+        *self = Breaker { policy: self.policy.clone(), state, ramp, opened, half_opened, closed };
     }
 
     /// Whether a call may start at `now` with `running` others under way.

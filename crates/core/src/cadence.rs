@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Time;
 
 /// How a cadence starts and adapts.
@@ -38,7 +40,7 @@ impl CadencePolicy {
 }
 
 /// How fast a cadence goes, and how often it was slowed down since it was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CadenceFigures {
     /// The interval now.
     pub interval: Duration,
@@ -82,6 +84,13 @@ impl Cadence {
     pub fn start(&mut self, now: Time) {
         self.without_last = self.next;
         self.next = now + self.interval;
+    }
+
+    /// Moves the last start, which was counted at `from`, to `now`: what was let through then began only now.
+    pub fn restamp(&mut self, from: Time, now: Time) {
+        if self.next == from + self.interval {
+            self.next = now + self.interval;
+        }
     }
 
     /// Forgets the last start: its tick may be taken again.

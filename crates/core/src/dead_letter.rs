@@ -145,7 +145,7 @@ impl DeadLetter {
 }
 
 /// Why a dead letter is not replayed.
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoReplay {
     /// It came back too often.
     #[error("it was replayed {GENERATIONS_MAX} times already; mend the cause, then send the job anew under a new id")]

@@ -75,6 +75,11 @@ impl Throttle {
         self.starts.pop_back();
     }
 
+    /// Moves the last starts, which were counted at `from`, to `now`: what was let through then began only now.
+    pub fn restamp(&mut self, from: Time, now: Time) {
+        self.starts.iter_mut().rev().take_while(|start| **start == from).for_each(|start| *start = now);
+    }
+
     /// The starts that still count at `now`, oldest first.
     pub fn starts(&self, now: Time) -> impl Iterator<Item = Time> + '_ {
         self.starts.iter().copied().filter(move |start| *start + self.per > now)

@@ -1,13 +1,16 @@
 //! Time: the only place that reads a clock.
-//! Invariant: within a process time never goes back and never jumps; it is the wall time at start plus what a
-//! monotonic clock says has passed since.
+//! Invariant: within a process time never goes back and never jumps; it is the wall time at start, or that of a server which
+//! several processes share, plus what a monotonic clock says has passed since.
 //! Never: sleeps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use entrega_core::time::Time;
+
+/// How far a clock is moved at a time to agree with another, in microseconds; that happens about once a second.
+const SLEW_US: i64 = 2_000;
 
 /// Tells the time; cheap to clone.
 #[derive(Clone, Debug)]
@@ -15,7 +18,7 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    System { wall_at_start: Time, start: Instant },
+    System { wall_at_start: Time, start: Instant, offset: Arc<AtomicI64> },
     Manual(Arc<AtomicU64>),
     Runtime { wall_at_start: Time, start: tokio::time::Instant },
 }
@@ -25,7 +28,8 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn system() -> Clock {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock(Source::System { wall_at_start: Time::ZERO + since_epoch, start: Instant::now() })
+        let (wall_at_start, offset) = (Time::ZERO + since_epoch, Arc::default());
+        Clock(Source::System { wall_at_start, start: Instant::now(), offset })
     }
 
     /// A clock that stands still until [`Clock::advance`]; for tests and simulation.
@@ -43,7 +47,10 @@ impl Clock {
     /// The moment it is.
     pub fn now(&self) -> Time {
         match &self.0 {
-            Source::System { wall_at_start, start } => *wall_at_start + start.elapsed(),
+            Source::System { wall_at_start, start, offset } => {
+                let now = *wall_at_start + start.elapsed();
+                Time::from_micros(now.as_micros().saturating_add_signed(offset.load(Ordering::Relaxed)))
+            }
             Source::Manual(micros) => Time::from_micros(micros.load(Ordering::SeqCst)),
             Source::Runtime { wall_at_start, start } => *wall_at_start + start.elapsed(),
         }
@@ -59,6 +66,20 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn until(&self, at: tokio::time::Instant) -> Duration {
         at.saturating_duration_since(tokio::time::Instant::now())
+    }
+
+    /// Agrees with a clock that others go by as well, which showed `theirs` between `asked_at` and now: at once the first
+    /// time, and from then on so slowly that nothing goes back or jumps. Clocks of tests and simulation stay as they are.
+    pub fn agree(&self, theirs: Time, asked_at: Time, is_first: bool) {
+        let Source::System { offset, .. } = &self.0 else { return };
+        let now = self.now();
+        let here = asked_at + now.since(asked_at) / 2;
+        let behind = i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(here.as_micros()).unwrap_or(0);
+        let step = match is_first {
+            true => behind,
+            false => behind.clamp(-SLEW_US, SLEW_US),
+        };
+        offset.fetch_add(step, Ordering::Relaxed);
     }
 
     /// Moves a manual clock on; no other can be moved.

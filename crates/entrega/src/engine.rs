@@ -9,6 +9,7 @@ use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
 use entrega_core::email::Mailbox;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use entrega_ledger::redis::{RedisLedger, RedisOpenError};
 use entrega_ledger::{HeapLedger, Ledger, LedgerError, LsmLedger};
 
 use crate::chance::{Chance, secret_bytes};
@@ -33,7 +34,6 @@ use crate::proxy::{PROXY_CHANNEL, Routes};
 use crate::seal::{Seal, SealError};
 use crate::sns::{Sns, SnsConfigError};
 use crate::store::local::{LocalStore, ReadError, tables};
-use crate::store::redis::{RedisOpenError, RedisStore};
 use crate::store::{Store, StoreError};
 
 /// Lanes, their store and their channels.
@@ -174,7 +174,10 @@ impl Engine {
                 Arc::new(local(Arc::new(LsmLedger::open(&config.store.data, &tables::TABLES)?)).await?)
             }
             StoreKind::Memory => Arc::new(local(Arc::new(HeapLedger::new(&tables::TABLES))).await?),
-            StoreKind::Redis(url) => Arc::new(RedisStore::open(config.redis_store(url), clock.clone()).await?),
+            StoreKind::Redis(url) => {
+                let ledger = Arc::new(Box::pin(RedisLedger::open(config.redis_ledger(url))).await?);
+                Arc::new(LocalStore::open(ledger, clock.clone(), config.shared_store()).await?)
+            }
         };
         let seal = Arc::new(config.seal()?);
         let is_shared = matches!(config.store.kind, StoreKind::Redis(_));

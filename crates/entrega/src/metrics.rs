@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use entrega_core::job::JobState;
+use entrega_core::lane::LaneSizes;
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
@@ -192,6 +193,7 @@ impl Metrics {
         self.gauge("store_unreadable_records", &[], health.unreadable as f64);
         self.counter("store_rejected_writes_total", health.rejected_writes);
         self.counter("store_stale_settlements_total", health.stale_settlements);
+        self.gauge("cluster_policy_mismatches", &[], health.policy_mismatches.into());
         if let Some(memory) = health.memory {
             self.gauge("store_memory_used_bytes", &[], memory.used_bytes as f64);
             self.gauge("store_memory_max_bytes", &[], memory.max_bytes as f64);
@@ -210,7 +212,11 @@ impl Metrics {
     }
 
     async fn look_at_lanes(&self, store: &dyn Store, now: Time) -> Result<(), StoreError> {
-        for lane in store.lanes().await? {
+        for mut lane in store.lanes().await? {
+            if !lane.is_owned {
+                // Its owner reports it.
+                (lane.sizes, lane.blocked, lane.dead_letters, lane.oldest) = (LaneSizes::default(), 0, 0, None);
+            }
             let name = lane.name.as_str();
             let waiting =
                 [JobState::Idle, JobState::Queued, JobState::Running, JobState::RetryWait, JobState::Replaying];

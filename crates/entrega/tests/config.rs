@@ -330,7 +330,7 @@ fn the_password_of_a_store_is_shown_nowhere() {
     let shown = format!("{config:?} {}", config.to_toml());
     assert!(shown.contains("redis://db:6380/2") && !shown.contains("hunter2"), "{shown}");
     let StoreKind::Redis(url) = &config.store.kind else { panic!("{:?}", config.store.kind) };
-    assert_eq!(config.redis_store(url).url, "redis://user:hunter2@db:6380/2");
+    assert_eq!(config.redis_ledger(url).url, "redis://user:hunter2@db:6380/2");
 }
 
 #[test]

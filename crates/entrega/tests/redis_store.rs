@@ -1,15 +1,17 @@
-//! The Redis store against real servers: what only it promises. What every store promises is the suite of `store.rs`;
+//! The store over Redis, against real servers: what only it promises. What every store promises is the suite of `store.rs`;
 //! what several processes promise together is in `nodes.rs`.
 //!
 //! # Layout
-//! - `world`: nodes over one server, by a clock in the hand or by the server's
-//! - `fencing`, `leasing`: at most one node holds a job; `settling`: what comes of attempts, in bulk and in other lanes
+//! - `world`: nodes over one server, by a clock in the hand or by the server's; `stoppable`: a node that stands still
+//! - `owning`, `fencing`: a lane has one owner, and who was one before changes nothing; `throttling`: its limits outlive it
+//! - `sharing`, `ordering`, `repeating`: what is asked of any other node
+//! - `settling`: what comes of attempts, in bulk and in other lanes
+//! - `hearing`: what nodes tell each other; `mailing`: what they know of mails; `endpoints`: where webhooks go
 //! - `starting`: which servers are refused, and how; `tls`, `sentinels`: the other ways to reach one
 //! - `filling`, `draining`: a server whose memory is full, for the store and through the API
-//! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs
-//! - `ledger`: the ledger on Redis, which the store does not use yet
-//! - `hearing`: what nodes tell each other; `mailing`: what they know of mails; `endpoints`: where
-//!   webhooks go
+//! - `restarting`, `hanging`, `losing`: a server that forgets, stands still, or dies between two syncs; `rewinding`: one that
+//!   is put back
+//! - `ledger`, `ledger_servers`: the ledger below the store
 
 mod process;
 mod redis;
@@ -23,6 +25,7 @@ mod destination;
 #[path = "store/fixture.rs"]
 mod fixture;
 mod http_server;
+mod log;
 
 mod redis_store {
     mod draining;
@@ -31,14 +34,21 @@ mod redis_store {
     mod filling;
     mod hanging;
     mod hearing;
-    mod leasing;
     mod ledger;
+    mod ledger_servers;
     mod losing;
     mod mailing;
+    mod ordering;
+    mod owning;
+    mod repeating;
     mod restarting;
+    mod rewinding;
     mod sentinels;
     mod settling;
+    mod sharing;
     mod starting;
+    mod stoppable;
+    mod throttling;
     mod tls;
     mod world;
 }

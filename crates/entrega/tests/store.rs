@@ -8,7 +8,6 @@
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
-//! - `differential`: the lane machine and Redis, side by side
 //! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`: the store over a ledger that
 //!   can be stopped, broken and copied
 
@@ -24,7 +23,6 @@ mod store {
     mod crash;
     mod damage;
     mod dead_letters;
-    mod differential;
     mod endpoints;
     mod explaining;
     mod failing;

@@ -9,8 +9,8 @@ use crate::{
     Applied, Fence, Group, InboxEntry, Key, Ledger, Op, Owning, Room, Rows, Scan, Shard, Table, Token, Unit, Verdict,
 };
 
-const RECORDS: Table = Table { number: 0, name: "records" };
-const OTHERS: Table = Table { number: 1, name: "others" };
+const RECORDS: Table = Table { number: 0, name: "records", scanned: true };
+const OTHERS: Table = Table { number: 1, name: "others", scanned: true };
 /// The tables that a ledger is opened with for this.
 pub const TABLES: [Table; 2] = [RECORDS, OTHERS];
 

@@ -137,6 +137,7 @@ impl Ledger for HeapLedger {
     }
 
     fn health(&self) -> Health {
-        Health { kind: "memory", durability: "none: everything is lost with the process", free_bytes: None }
+        let durability = "none: everything is lost with the process";
+        Health { kind: "memory", durability, ..Health::default() }
     }
 }

@@ -22,7 +22,7 @@ mod group;
 mod heap;
 mod lsm;
 #[cfg(feature = "redis")]
-mod redis;
+pub mod redis;
 mod rows;
 mod shards;
 
@@ -49,12 +49,14 @@ pub struct Table {
     pub number: u8,
     /// Its name at rest.
     pub name: &'static str,
+    /// Whether it is ever scanned; one that is not needs no order, where keeping one costs something.
+    pub scanned: bool,
 }
 
 impl Table {
     /// The table of all inboxes, which lies behind those that a ledger is opened with.
     fn inbox_after(tables: &[Table]) -> Table {
-        Table { number: tables.len() as u8, name: "inbox" }
+        Table { number: tables.len() as u8, name: "inbox", scanned: true }
     }
 }
 
@@ -125,7 +127,7 @@ pub struct Beats {
 }
 
 /// How a ledger is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// `memory`, `embedded`, ….
     pub kind: &'static str,
@@ -133,6 +135,37 @@ pub struct Health {
     pub durability: &'static str,
     /// Bytes left to write, where there is a limit.
     pub free_bytes: Option<u64>,
+    /// Of a server that keeps everything in memory.
+    pub memory: Option<Memory>,
+    /// Why the server cannot be reached at the moment, if so.
+    pub trouble: Option<String>,
+    /// The server's version.
+    pub server: Option<String>,
+}
+
+/// From here on memory is a warning, and from there on critical.
+const MEMORY_LEVELS: (f64, f64) = (0.8, 0.9);
+
+/// How much memory a server has, and how much of it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// In use.
+    pub used_bytes: u64,
+    /// That may be; 0 for no limit.
+    pub max_bytes: u64,
+}
+
+impl Memory {
+    /// The part that is in use, where there is a limit.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.max_bytes > 0).then(|| self.used_bytes as f64 / self.max_bytes as f64)
+    }
+
+    /// 0 well, 1 a warning, 2 critical.
+    pub fn level(&self) -> u8 {
+        let ratio = self.ratio().unwrap_or(0.0);
+        u8::from(ratio > MEMORY_LEVELS.0) + u8::from(ratio > MEMORY_LEVELS.1)
+    }
 }
 
 /// Where records are safe.

@@ -48,6 +48,12 @@ impl Rows {
         self.ends.is_empty()
     }
 
+    /// How many bytes all of them have.
+    #[cfg(feature = "redis")]
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether there are more beyond the last.
     pub fn has_more(&self) -> bool {
         self.has_more

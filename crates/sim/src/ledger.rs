@@ -262,7 +262,8 @@ impl Ledger for SimLedger {
 
     fn health(&self) -> Health {
         let is_full = self.life.world.plan.refuses(self.life.moment());
-        Health { kind: "simulated", durability: "until the run ends", free_bytes: Some(u64::from(!is_full)) }
+        let free_bytes = Some(u64::from(!is_full));
+        Health { kind: "simulated", durability: "until the run ends", free_bytes, ..Health::default() }
     }
 }
 

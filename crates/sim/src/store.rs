@@ -220,6 +220,11 @@ impl JobStore for WatchedStore {
         self.inner.settle(lane, settlements).await
     }
 
+    fn give_back(&self, lane: &LaneName, ticket: Ticket) {
+        let real = ticket.number().and_then(|number| self.tickets.lock().remove(&number));
+        real.into_iter().for_each(|ticket| self.inner.give_back(lane, ticket));
+    }
+
     async fn flush(&self) -> Result<(), StoreError> {
         self.inner.flush().await
     }
@@ -255,7 +260,7 @@ impl JobStore for WatchedStore {
                 let view = before().await.ok_or(ChangeError::Unknown)?;
                 return match view.state.may_become(JobState::Cancelled) {
                     true => Ok(pretend(view)),
-                    false => Err(ChangeError::WrongState { state: view.state, hint: "it is too late" }),
+                    false => Err(ChangeError::WrongState { state: view.state, hint: "it is too late".into() }),
                 };
             }
             _ => {}

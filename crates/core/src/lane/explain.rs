@@ -2,6 +2,8 @@
 //! Invariant: reading changes nothing.
 //! Never: walks the jobs; sizes are kept as they change.
 
+use serde::{Deserialize, Serialize};
+
 use super::Lane;
 use super::gate::{GateKind, Hold};
 use super::slab::{Entry, NONE, Place, Slot};
@@ -16,7 +18,7 @@ use crate::time::Time;
 const KINDS: usize = 5;
 
 /// How many jobs are where, by priority.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneSizes {
     counts: [[u32; KINDS]; 3],
     is_paused: bool,
@@ -77,7 +79,7 @@ impl LaneSizes {
 }
 
 /// Why a job has not run yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Where it stands.
     pub state: JobState,
@@ -90,7 +92,7 @@ pub struct Explanation {
 }
 
 /// One tenant in one lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantFigures {
     /// Who.
     pub tenant: TenantName,

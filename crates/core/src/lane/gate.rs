@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::breaker::{Breaker, BreakerFigures, Pass, WhenOpen};
+use serde::{Deserialize, Serialize};
+
+use crate::breaker::{Breaker, BreakerFigures, BreakerMemory, Pass, WhenOpen};
 use crate::cadence::{Cadence, CadenceFigures};
 use crate::id::JobId;
 use crate::outcome::Lesson;
@@ -13,7 +15,7 @@ use crate::throttle::{Rate, Throttle};
 use crate::time::Time;
 
 /// What holds a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GateKind {
     /// The lane is paused.
     Paused,
@@ -66,7 +68,7 @@ impl GateKind {
 }
 
 /// A gate that is shut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// Which.
     pub gate: GateKind,
@@ -107,6 +109,14 @@ pub struct Gate {
     last: Option<JobId>,
 }
 
+/// What a gate without a cadence must know to go on elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateMemory {
+    starts: Vec<Time>,
+    not_before: Time,
+    breaker: Option<BreakerMemory>,
+}
+
 impl Gate {
     /// The gate that `policy` puts at `scope`; `None` where nothing can ever be held.
     pub fn new(policy: &LanePolicy, scope: Scope) -> Option<Gate> {
@@ -134,6 +144,11 @@ impl Gate {
             _ => new.breaker,
         };
         self.cadence = new.cadence.map(|new| self.cadence.take().unwrap_or(new));
+    }
+
+    /// Whether it counts starts.
+    pub(super) fn counts_starts(&self) -> bool {
+        self.throttles().next().is_some() || self.cadence.is_some()
     }
 
     /// Whether it can ever hold anything.
@@ -202,6 +217,31 @@ impl Gate {
         if let Some(breaker) = &mut self.breaker {
             breaker.start(now);
         }
+    }
+
+    /// Moves starts that were counted at `from` to `now`, when what was let through began.
+    pub(super) fn restamp(&mut self, from: Time, now: Time) {
+        self.throttles_mut().for_each(|throttle| throttle.restamp(from, now));
+        if let Some(cadence) = &mut self.cadence {
+            cadence.restamp(from, now);
+        }
+    }
+
+    /// What it must know to go on elsewhere.
+    pub fn memory(&self, now: Time) -> GateMemory {
+        let starts = self.throttle.as_ref().map(|throttle| throttle.starts(now).collect()).unwrap_or_default();
+        GateMemory { starts, not_before: self.not_before, breaker: self.breaker.as_ref().map(Breaker::memory) }
+    }
+
+    /// Goes on where another of the same policy left off.
+    pub fn resume_with(&mut self, now: Time, memory: GateMemory) {
+        if let Some(throttle) = &mut self.throttle {
+            throttle.resume_with(now, &memory.starts);
+        }
+        if let (Some(breaker), Some(memory)) = (&mut self.breaker, memory.breaker) {
+            breaker.resume_with(memory);
+        }
+        self.not_before = memory.not_before;
     }
 
     /// Learns from the outcome of a job.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::explain::{Explanation, LaneSizes, TenantFigures};
-pub use self::gate::{Gate, GateKind, Hold, Way};
+pub use self::gate::{Gate, GateKind, GateMemory, Hold, Way};
 pub use self::starts::Starts;
 
 use self::delays::Delays;
@@ -357,6 +357,26 @@ impl Lane {
         // Sizes count what waits by its number, so it has the old one before it waits.
         self.slab[slot].attempt = self.slab[slot].attempt.saturating_sub(1);
         self.settle(now, ticket, Next::RetryAt(at), Lesson::Unused, Duration::ZERO)
+    }
+
+    /// Moves the starts of a claim, which were counted at `from`, to `now`: between the decision and the start of its
+    /// attempts something had to be read or written. Called before anybody claims again.
+    pub fn restamp(&mut self, claimed: &[Claimed], from: Time, now: Time) {
+        if let Some(gate) = &mut self.gate {
+            gate.restamp(from, now);
+        }
+        for claimed in claimed {
+            let tenant = self.turns.find(&claimed.tenant);
+            let own = tenant.and_then(|tenant| self.turns.tenants[tenant as usize].gate.as_deref_mut());
+            own.into_iter().for_each(|gate| gate.restamp(from, now));
+        }
+    }
+
+    /// Whether anything counts its starts.
+    pub fn counts_starts(&self) -> bool {
+        self.policy.throttle.is_some()
+            || self.policy.cadence.is_some()
+            || self.turns.tenants.iter().any(|tenant| tenant.gate.as_ref().is_some_and(|gate| gate.counts_starts()))
     }
 
     /// Takes out a job that waits.

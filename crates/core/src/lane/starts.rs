@@ -37,6 +37,20 @@ pub struct Starts {
 }
 
 impl Starts {
+    /// The same starts by a clock that all who own the lane share: they are as old as they are.
+    pub fn by_a_shared_clock(self, now: Time) -> Starts {
+        Starts { stopped_at: now, ..self }
+    }
+
+    /// The same starts, each so much later: written down before they are made, they begin by then.
+    pub fn later(mut self, by: Duration) -> Starts {
+        let own = self.own.iter_mut().map(|(_, _, starts)| starts);
+        let tenants = self.tenants.iter_mut().map(|(_, starts)| starts);
+        own.chain(tenants).chain([&mut self.lane]).flatten().for_each(|start| *start = *start + by);
+        self.next_tick = self.next_tick.map(|next| next + by);
+        self
+    }
+
     /// Starts that are as old at `now` as they were at the stop.
     fn aged(&self, now: Time, starts: &[Time]) -> Vec<Time> {
         starts.iter().map(|start| now - self.stopped_at.since(*start)).collect()

@@ -6,7 +6,7 @@
 //! - `server`: connections; `taking`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
 //!   was asked; `once`: what a key makes happen once; `problem`: what went wrong; `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`,
-//!   `export`, `replays`, `tenants`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health`: the calls, by noun
+//!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health`: the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
@@ -25,6 +25,7 @@ mod keys;
 mod lanes;
 mod mail_view;
 mod mask;
+mod nodes;
 mod once;
 mod openapi;
 mod page;
@@ -165,6 +166,7 @@ fn router(api: Api) -> Router {
         .route("/v1/dlq/{id}/discard", post(dlq::discard))
         .route("/v1/replays", get(replays::list))
         .route("/v1/replays/{id}", get(replays::show))
+        .route("/v1/nodes", get(nodes::list))
         .route("/v1/tenants", get(tenants::list))
         .route("/v1/tenants/{tenant}", put(tenants::set))
         .route("/v1/tenants/{tenant}/endpoints", get(endpoints::list))

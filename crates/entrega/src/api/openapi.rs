@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, Problem};
 use super::{
-    connectors, deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, proxy, replays,
+    connectors, deliveries, dlq, emails, endpoints, events, export, health, jobs, keys, lanes, nodes, proxy, replays,
     requests, schema, secrets, ses, submit, suppressions, tenants,
 };
 
@@ -30,7 +30,7 @@ use super::{
         lanes::list, lanes::pause, lanes::resume,
         dlq::list, dlq::show, dlq::stats, export::export, dlq::replay, replays::start, dlq::discard,
         replays::list, replays::show,
-        tenants::list, tenants::set,
+        tenants::list, tenants::set, nodes::list,
         endpoints::set, endpoints::list, endpoints::show, endpoints::remove, secrets::rotate,
         secrets::forget_old_secret,
         keys::create, keys::list, keys::remove,

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use entrega_call::CallError;
 use entrega_core::time::Time;
+use entrega_ledger::redis::{self, Pulse};
 use http::StatusCode;
 use rustix::fs::{Access, access, statvfs};
 use serde_json::{Value, json};
@@ -19,7 +20,6 @@ use super::target::Target;
 use crate::clock::Clock;
 use crate::config::{Config, StoreKind};
 use crate::engine::transports;
-use crate::store::redis::{self, Pulse};
 
 /// Files beside connections: the store's tables, logs, the listener.
 const FILES_BESIDE: u64 = 256;
@@ -218,7 +218,7 @@ async fn check_redis(config: &Config) -> Vec<Check> {
     const NAME: &str = "redis";
     let StoreKind::Redis(url) = &config.store.kind else { return Vec::new() };
     let shown = redis::without_password(url.reveal());
-    let pulse = match redis::pulse(url.reveal()).await {
+    let pulse = match Box::pin(redis::pulse(url.reveal())).await {
         Ok(pulse) => pulse,
         Err(error) => return vec![check(NAME, Mark::Fail, error.to_string())],
     };

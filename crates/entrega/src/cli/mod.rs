@@ -5,7 +5,7 @@
 //! # Layout
 //! - `api`: calls to a running server; `target`: their addresses
 //! - `out`: tables for people, JSON for programs; `error`: what went wrong, and the exit code
-//! - `jobs`, `send`, `dlq`, `replay`, `lanes`, `tenants`, `keys`: the commands, by noun
+//! - `jobs`, `send`, `dlq`, `replay`, `lanes`, `tenants`, `nodes`, `keys`: the commands, by noun
 //! - `serve`: the gateway itself; `demo`: the gateway with a destination that misbehaves
 //! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either, and
 //!   endpoints
@@ -18,6 +18,7 @@ mod error;
 mod jobs;
 mod keys;
 mod lanes;
+mod nodes;
 mod out;
 mod replay;
 mod send;
@@ -85,6 +86,8 @@ pub enum Command {
     Lanes(lanes::LanesArgs),
     /// Tenants: who takes turns, and their weights
     Tenants(tenants::TenantsArgs),
+    /// Who shares the store, and who owns which lanes
+    Nodes(nodes::NodesArgs),
     /// API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -183,6 +186,7 @@ async fn execute(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Dlq(command) => dlq::run(command, &connection.open()?, out).await,
         Command::Lanes(args) => lanes::run(args, &connection.open()?, out).await,
         Command::Tenants(args) => tenants::run(args, &connection.open()?, out).await,
+        Command::Nodes(args) => nodes::run(args, &connection.open()?, out).await,
         Command::Keys(command) => keys::run(command, &connection.open()?, out).await,
         Command::Webhook(command) => webhook::run(command, &connection, out).await,
         Command::Doctor(args) => doctor::run(&args, &connection, out).await,

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use entrega_ledger::redis;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,6 @@ use super::error::CliError;
 use crate::api::{self, ApiState, ServerLimits};
 use crate::config::{Config, LogConfig, LogFormat, StoreKind};
 use crate::engine::Engine;
-use crate::store::redis;
 
 /// Runs the gateway that `config` describes.
 pub(super) async fn run(config: Config) -> Result<(), CliError> {

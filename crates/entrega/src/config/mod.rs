@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
+use entrega_ledger::redis::{self, RedisOptions};
 use http::HeaderValue;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tracing_subscriber::EnvFilter;
@@ -48,8 +49,7 @@ use crate::connector::Connector;
 use crate::proxy::Routes;
 use crate::seal::{self, SECRET_KEY_VARIABLE, Seal, SealError};
 use crate::sns::SnsConfig;
-use crate::store::local::LocalOptions;
-use crate::store::redis::{self, RedisOptions, TimeOf};
+use crate::store::local::{ClusterOptions, LocalOptions};
 
 /// Every key with its default and what it is for.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -60,6 +60,8 @@ pub const ADMIN_KEY_VARIABLE: &str = "ENTREGA_ADMIN_KEY";
 const ADMIN_KEY_LENGTH_MIN: usize = 16;
 const ADMIN_KEY_LENGTH_MAX: usize = 256;
 const MIB: u64 = 1 << 20;
+const LEASE_MIN: Duration = Duration::from_secs(1);
+const LEASE_MAX: Duration = Duration::from_mins(5);
 
 /// A text that must not be shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -128,6 +130,13 @@ pub struct StoreConfig {
     pub allow_unsafe_redis: bool,
 }
 
+/// `[cluster]`: how nodes share a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// How long an owner is waited for that shows no sign of life.
+    pub lease: Duration,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -162,6 +171,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// Where jobs are safe.
     pub store: StoreConfig,
+    /// How nodes share a store.
+    pub cluster: ClusterConfig,
     /// Where calls may go.
     pub outbound: OutboundConfig,
     /// How mails leave.
@@ -194,6 +205,7 @@ impl Config {
         let mut config = Config {
             server: read_server(root.get_default("server")?.section()?)?,
             store: read_store(root.get_default("store")?.section()?)?,
+            cluster: read_cluster(root.get_default("cluster")?.section()?)?,
             outbound: outbound::read(root.get_default("outbound")?.section()?)?,
             mail: mail::read(
                 root.get_default("email")?.section()?,
@@ -263,19 +275,21 @@ impl Config {
         }
     }
 
-    /// How the store in Redis at `url` is set up.
-    pub fn redis_store(&self, url: &Secret) -> RedisOptions {
+    /// How the ledger in Redis at `url` is reached.
+    pub fn redis_ledger(&self, url: &Secret) -> RedisOptions {
         RedisOptions {
             url: url.reveal().to_owned(),
             prefix: self.store.redis_prefix.clone(),
-            lanes: self.lanes.clone(),
-            retention: self.store.retention,
-            export_dir: self.export_dir(),
             allow_unsafe: self.store.allow_unsafe_redis,
-            time_of: TimeOf::Server,
-            lease: None,
-            claim_ahead: true,
         }
+    }
+
+    /// How a store is set up that nodes share.
+    pub fn shared_store(&self) -> LocalOptions {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name = format!("{host}:{}", self.server.listen.port());
+        let cluster = ClusterOptions { lease: self.cluster.lease, name };
+        LocalOptions { free_bytes_min: 0, cluster: Some(cluster), ..self.local_store() }
     }
 
     /// What secrets are sealed with before they are stored. A store in memory leaves no file: its key goes with it.
@@ -321,6 +335,16 @@ fn read_store(mut store: Section<'_>) -> Result<StoreConfig, ConfigError> {
     };
     store.finish()?;
     Ok(read)
+}
+
+fn read_cluster(mut cluster: Section<'_>) -> Result<ClusterConfig, ConfigError> {
+    let lease = cluster.get_default("lease")?;
+    let length = lease.duration()?;
+    if !(LEASE_MIN..=LEASE_MAX).contains(&length) {
+        return Err(lease.must_be("from 1s to 5m"));
+    }
+    cluster.finish()?;
+    Ok(ClusterConfig { lease: length })
 }
 
 fn read_kind(kind: Given<'_>) -> Result<StoreKind, ConfigError> {

@@ -7,6 +7,7 @@ use entrega_core::classify::Rule;
 use entrega_core::policy::{Fairness, LanePolicy, Retry};
 use entrega_core::throttle::Rate;
 use entrega_core::time::format_duration;
+use entrega_ledger::redis;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
@@ -14,7 +15,6 @@ use toml::{Table, Value};
 use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, StoreKind, connectors, lane, proxy};
 use crate::connector::Connector;
 use crate::seal::SECRET_KEY_VARIABLE;
-use crate::store::redis;
 
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
     [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
@@ -26,6 +26,7 @@ impl Config {
         let table = Table::from_iter([
             ("server".to_owned(), Value::Table(self.server_table())),
             ("store".to_owned(), Value::Table(self.store_table())),
+            ("cluster".to_owned(), Value::Table(self.cluster_table())),
             ("outbound".to_owned(), Value::Table(super::outbound::print(&self.outbound))),
             ("email".to_owned(), Value::Table(self.email_table())),
             (
@@ -109,6 +110,10 @@ impl Config {
             ("redis_prefix", Value::from(store.redis_prefix.as_str())),
             ("allow_unsafe_redis", Value::from(store.allow_unsafe_redis)),
         ])
+    }
+
+    fn cluster_table(&self) -> Table {
+        table([("lease", duration(self.cluster.lease))])
     }
 
     fn email_table(&self) -> Table {

@@ -47,7 +47,7 @@ pub(super) struct Desk {
     lane: LaneName,
     /// Wakes the lane's own task.
     pub(super) wake: Arc<Notify>,
-    ended: parking_lot::Mutex<Vec<(usize, Attempted)>>,
+    ended: parking_lot::Mutex<Vec<(usize, Option<Attempted>)>>,
     roster: tokio::sync::Mutex<Roster>,
 }
 
@@ -79,8 +79,8 @@ impl Desk {
         }))
     }
 
-    /// A worker's attempt ended. It goes on with the job it gets, or waits for one in its box.
-    pub(super) async fn ended(self: &Arc<Self>, worker: usize, attempted: Attempted) -> Option<ClaimedJob> {
+    /// A worker's attempt ended, or was cut off. It goes on with the job it gets, or waits for one in its box.
+    pub(super) async fn ended(self: &Arc<Self>, worker: usize, attempted: Option<Attempted>) -> Option<ClaimedJob> {
         self.ended.lock().push((worker, attempted));
         let mut mine = None;
         for _ in 0..ROUNDS_MAX {
@@ -143,7 +143,7 @@ impl Desk {
         let mut settlements = Vec::with_capacity(ended.len());
         for (worker, attempted) in ended {
             roster.idle.push(worker);
-            settlements.push(self.engine.settlement(&self.policy, attempted));
+            settlements.extend(attempted.map(|attempted| self.engine.settlement(&self.policy, attempted)));
         }
         if !settlements.is_empty() {
             self.engine.store.settle(&self.lane, settlements).await?;
@@ -163,6 +163,13 @@ impl Desk {
             self.hand_out(roster, job, me, mine);
         }
         Ok(())
+    }
+
+    /// An attempt was cut off because the lane may be somebody else's.
+    pub(super) fn give_back(&self, claimed: &ClaimedJob) {
+        tracing::warn!(lane = %self.lane, jobId = %claimed.job.id, attempt = claimed.attempt,
+            "Attempt cut off: this node cannot show that the lane is still its own; the job is attempted again");
+        self.engine.store.give_back(&self.lane, claimed.ticket);
     }
 
     /// Whoever stands here goes on by itself; another idle worker gets it by its box; a new one is hired if need be.

@@ -34,18 +34,24 @@ pub(super) async fn work(desk: Weak<Desk>, number: usize, mut jobs: mpsc::Receiv
     }
 }
 
-/// One attempt under one deadline. A panic in a channel is that attempt's failure, not the process's.
-async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Attempted {
+/// One attempt under one deadline and one lease. A panic in a channel is that attempt's failure, not the process's. `None`
+/// if the lease ended first: whoever owns the lane then attempts the job again.
+async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Option<Attempted> {
     let clock = &desk.engine.clock;
     let started_at = clock.now();
     let deadline = clock.instant(started_at + desk.policy.timeout);
     let attempt = AssertUnwindSafe(desk.channel.attempt(&claimed, deadline)).catch_unwind();
-    let outcome = match tokio::time::timeout_at(deadline + LAST_WORDS, attempt).await {
+    let timed = tokio::time::timeout_at(deadline + LAST_WORDS, attempt);
+    let Some(ended) = claimed.lease.hold(timed).await else {
+        desk.give_back(&claimed);
+        return None;
+    };
+    let outcome = match ended {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
         Err(_) => fault(FaultKind::Timeout, "no answer in time".into()),
     };
-    Attempted { took: clock.now().since(started_at), claimed, started_at, outcome }
+    Some(Attempted { took: clock.now().since(started_at), claimed, started_at, outcome })
 }
 
 fn fault(kind: FaultKind, message: String) -> Outcome {

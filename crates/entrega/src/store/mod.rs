@@ -6,19 +6,18 @@
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
 //! - `view`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
-//! - `local`: the store over a ledger, which one process has to itself
-//! - `redis`: any number of processes share it
+//! - `local`: the store over a ledger, which one process has to itself or nodes share; `lease`: how long an owner may act
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
 mod call;
 mod connector;
 mod endpoint;
 mod export;
+mod lease;
 pub mod local;
 mod mail;
 mod paging;
 mod records;
-pub mod redis;
 mod view;
 mod waiters;
 
@@ -39,6 +38,7 @@ use tokio::sync::Notify;
 pub use self::call::{Begun, GateName, Passing, StoredAnswer};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
+pub use self::lease::Lease;
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 use self::view::Held;
 pub use self::view::*;
@@ -87,6 +87,10 @@ pub trait JobStore: Send + Sync + 'static {
     /// Takes up to `max` jobs of a lane to attempt now.
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
 
+    /// Undoes a claim whose attempt took no step: the lease it was made under is over. The job waits with the number it had,
+    /// or whoever owns its lane now has it.
+    fn give_back(&self, lane: &LaneName, ticket: Ticket);
+
     /// Ends attempts: state, dead letters and history in one write. Returns once the write is under way; it waits
     /// when too many are, so that a store that cannot write stops delivery.
     async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError>;
@@ -122,6 +126,9 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// All lanes with their sizes.
     async fn lanes(&self) -> Result<Vec<LaneView>, StoreError>;
+
+    /// The nodes that share the store, as this one sees them; itself alone where nobody does.
+    async fn nodes(&self) -> Result<Vec<NodeView>, StoreError>;
 
     /// Pauses or resumes a lane; holds over restarts.
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError>;
@@ -373,7 +380,7 @@ pub enum ChangeError {
         /// Where it stands.
         state: entrega_core::job::JobState,
         /// What can be done.
-        hint: &'static str,
+        hint: std::borrow::Cow<'static, str>,
     },
     /// A dead letter that does not come back.
     #[error("this dead letter cannot be replayed or discarded: {0}")]

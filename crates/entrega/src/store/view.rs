@@ -18,7 +18,7 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::{Lease, StoreError};
 
 /// A job to take.
 #[derive(Clone, Debug)]
@@ -84,14 +84,14 @@ pub struct Ticket(pub(super) Held);
 impl Ticket {
     /// That of a store of one's own, which knows attempts by a number.
     pub const fn numbered(number: u64) -> Ticket {
-        Ticket(Held::Lease(number))
+        Ticket(Held::Number(number))
     }
 
     /// The number it was made with, or that of its lease; a local store has none.
     pub const fn number(self) -> Option<u64> {
         match self.0 {
-            Held::Lease(number) => Some(number),
-            Held::Place(_) => None,
+            Held::Number(number) => Some(number),
+            Held::Place(..) => None,
         }
     }
 }
@@ -99,10 +99,10 @@ impl Ticket {
 /// How a store knows an attempt again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// By its place in the lane machine of this process.
-    Place(lane::Ticket),
-    /// By the fencing token of its lease.
-    Lease(u64),
+    /// By its place in the lane machine of this process, and the ownership that the machine belongs to.
+    Place(u64, lane::Ticket),
+    /// By a number that somebody who wraps a store gave it.
+    Number(u64),
 }
 
 /// A job to attempt.
@@ -122,6 +122,8 @@ pub struct ClaimedJob {
     pub expires: Time,
     /// Whether it was let past an open breaker: its destination is not to be called.
     pub past_breaker: bool,
+    /// How long it may be attempted here.
+    pub lease: Lease,
 }
 
 /// The end of an attempt.
@@ -294,6 +296,55 @@ pub struct LaneView {
     pub cadence: Option<CadenceFigures>,
     /// Since when the oldest waiting job waits.
     pub oldest: Option<Time>,
+    /// Whether this node owns it: its figures are of this moment, and this node's to report.
+    pub is_owned: bool,
+}
+
+/// A node that shares the store, as the one that was asked sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its number.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Of the program.
+    pub version: String,
+    /// When it joined.
+    pub started_at: Time,
+    /// When it last showed something new.
+    pub seen_at: Time,
+    /// Whether it showed something new within a lease.
+    pub is_alive: bool,
+    /// Whether it has lived long enough to be given lanes.
+    pub is_steady: bool,
+    /// Whether it is the one that was asked.
+    pub is_this: bool,
+    /// Whether its policies differ from those of the one that was asked.
+    pub has_other_policies: bool,
+    /// What it owns.
+    pub owns: Vec<OwnedShard>,
+    /// What it last gave up for another.
+    pub last_hand_over: Option<HandOver>,
+}
+
+/// Something that a node owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedShard {
+    /// `lane/<name>`, or `house` for replays and sweeps.
+    pub shard: String,
+    /// Since when.
+    pub since: Time,
+}
+
+/// Something that a node gave up for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// What.
+    pub shard: String,
+    /// For which node.
+    pub to: String,
+    /// When.
+    pub at: Time,
 }
 
 /// What a sweep took away.
@@ -324,6 +375,8 @@ pub struct StoreHealth {
     pub stale_settlements: u64,
     /// Submissions since the start that the store itself refused, because it was full.
     pub rejected_writes: u64,
+    /// Nodes that share the store and have other policies than this one.
+    pub policy_mismatches: u32,
 }
 
 /// How full a server's memory is.

@@ -8,10 +8,19 @@ use entrega_core::name::LaneName;
 
 use crate::engine::Engine;
 use crate::events::WEBHOOK_LANE;
-use crate::store::{ChangeError, EndpointState, JobFilter, JobView, Page, StoreError};
+use crate::store::{ChangeError, EndpointState, JobFilter, JobView, LaneView, Page, StoreError};
 
 const PAGE: usize = 200;
 const PAGES_MAX: usize = 20;
+
+/// Of nodes that share a store, whose jobs are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Those of lanes that this node owns; the other nodes look at theirs.
+    Ours,
+    /// All.
+    Anybodys,
+}
 
 /// Where the last look ended.
 #[derive(Default)]
@@ -21,10 +30,11 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Lets go on what may.
-    pub(super) async fn look(&mut self, engine: &Engine) -> Result<(), StoreError> {
+    pub(super) async fn look(&mut self, engine: &Engine, whose: Whose) -> Result<(), StoreError> {
         let Some(lane) = engine.lanes.keys().find(|lane| lane.as_str() == WEBHOOK_LANE) else { return Ok(()) };
         let lanes = engine.store.lanes().await?;
-        if lanes.iter().find(|view| view.name == *lane).is_none_or(|view| view.blocked == 0) {
+        let is_ours = |view: &LaneView| whose == Whose::Anybodys || view.is_owned;
+        if lanes.iter().find(|view| view.name == *lane).is_none_or(|view| view.blocked == 0 || !is_ours(view)) {
             self.after = None;
             return Ok(());
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use self::endpoints::Whose;
 use crate::engine::Engine;
 
 const REPLAY_EVERY: Duration = Duration::from_millis(100);
@@ -21,7 +22,7 @@ const ENDPOINTS_EVERY: u64 = 100;
 
 /// Lets jobs go on that waited for an endpoint which is enabled now, without waiting for the next turn.
 pub(crate) async fn let_go(engine: Arc<Engine>) {
-    if let Err(error) = endpoints::Waiting::default().look(&engine).await {
+    if let Err(error) = endpoints::Waiting::default().look(&engine, Whose::Anybodys).await {
         tracing::warn!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
     }
 }
@@ -42,7 +43,7 @@ pub async fn run(engine: Arc<Engine>, shutdown: CancellationToken) {
             tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");
         }
         if turn.is_multiple_of(ENDPOINTS_EVERY)
-            && let Err(error) = waiting.look(&engine).await
+            && let Err(error) = waiting.look(&engine, Whose::Ours).await
         {
             tracing::error!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
         }

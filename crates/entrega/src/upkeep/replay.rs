@@ -106,8 +106,8 @@ mod tests {
     use crate::chance::Chance;
     use crate::clock::Clock;
 
-    use crate::store::local::tables::{DEAD, TABLES};
-    use crate::store::local::{LocalOptions, LocalStore};
+    use crate::store::local::tables::{DEAD, REGISTRY, TABLES};
+    use crate::store::local::{LocalOptions, LocalStore, dead_letter_rows};
 
     const START: Time = Time::from_millis(1_000_000);
 
@@ -176,7 +176,8 @@ mod tests {
     fn heap(entries: &[DeadLetter]) -> HeapLedger {
         let mut unit = Unit::default();
         for dead in entries {
-            unit.put(DEAD, Key::Id(*dead.job_id.as_bytes()), serde_json::to_vec(dead).unwrap());
+            unit.ops.extend(dead_letter_rows(dead).ops);
+            unit.put(REGISTRY, Key::Text(format!("lane/{}", dead.lane)), &b"true"[..]);
         }
         let heap = HeapLedger::new(&TABLES);
         heap.apply(&[Group { fences: Vec::new(), units: vec![unit] }]).unwrap();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::redis::UNSETTLED_MAX;
+use entrega::store::local::UNSETTLED_MAX;
 
 use super::ledger::Balance;
 use super::senders::Senders;

@@ -14,12 +14,11 @@ use crate::cluster::{LEASE, Node, eventually};
 use crate::destination::Destination;
 use crate::redis::RedisServer;
 
-/// Leases of seven seconds. A tenant's slots are counted over all nodes, those of dead ones until their leases end:
-/// with a kill every second they would soon all be taken, and little would be under way at the next.
-const CONFIG: &str = "[lanes.http]\ntimeout = \"2s\"\ntenant_concurrency = 4096\n";
+/// Owners that are silent for two seconds are replaced.
+const CONFIG: &str = "[cluster]\nlease = \"2s\"\n[lanes.http]\ntimeout = \"2s\"\ntenant_concurrency = 4096\n";
 /// The lane's, for one node.
 pub const CONCURRENCY: usize = 64;
-/// What waits for the leases of the last kill, and the work that is left.
+/// What waits for the lease of the last kill, and the work that is left.
 const EMPTY_WITHIN: Duration = Duration::from_secs(40);
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const GOES_ON_WITHIN: Duration = Duration::from_secs(10);

@@ -18,9 +18,11 @@ use super::destination::Destination;
 use crate::process::Server;
 use crate::redis::RedisServer;
 
-/// A lease lasts for the lane's timeout and five seconds more: seven in all.
-pub const SHORT_LEASES: &str = "[lanes.http]\ntimeout = \"2s\"\n";
-pub const LEASE: Duration = Duration::from_secs(7);
+/// Owners that are silent for two seconds are replaced, and attempts last no longer.
+pub const SHORT_LEASES: &str = "[cluster]\nlease = \"2s\"\n[lanes.http]\ntimeout = \"2s\"\n";
+pub const LEASE: Duration = Duration::from_secs(2);
+/// From the end of an owner to its successor: its lease and a little more, looks at it, and the load of its lanes.
+pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const TEST_MAX: Duration = Duration::from_secs(60);

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -58,6 +59,12 @@ pub fn is_left_out() -> bool {
 pub fn shared() -> &'static RedisServer {
     static SHARED: OnceLock<RedisServer> = OnceLock::new();
     SHARED.get_or_init(|| RedisServer::start(&[]))
+}
+
+/// What the keys of one test begin with.
+pub fn prefix() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A running server.
@@ -175,7 +182,8 @@ fn free_port() -> u16 {
     ports.take(100).find(is_free).expect("one port in a hundred is free")
 }
 
-fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+/// What the server on a port of this machine answers.
+pub fn ask(port: u16, words: &[&str]) -> io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(REPLY_MAX))?;
     let mut request = format!("*{}\r\n", words.len());

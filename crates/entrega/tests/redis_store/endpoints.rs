@@ -7,7 +7,7 @@ use entrega::store::{Endpoint, EndpointOrigin};
 use entrega_core::throttle::Rate;
 
 use super::hearing::are_listening;
-use super::world::{World, bounded, eventually};
+use super::world::{World, bounded, eventually, takes_over};
 use crate::fixture::{Fixture, SECOND, START, lane, tenant};
 use crate::redis::{self, RedisServer};
 
@@ -24,32 +24,52 @@ async fn claim(node: &Fixture) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoints_throttle_holds_over_all_nodes_and_over_those_that_come_later() {
+async fn an_endpoints_throttle_set_anywhere_holds_at_the_owner_and_at_the_next_one() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
         let server = RedisServer::start(&[]);
         let world = World::by_hand(&server);
-        let [node, other, sleeper] = world.nodes().await;
+        let [owner, next, desk] = world.nodes().await;
         are_listening(&server, &world, 3).await;
         let slow = |throttle| Endpoint { throttle, ..endpoint("https://a.example.com/") };
-        let kept = node.store.put_endpoint(slow(Some(SLOW))).await.unwrap();
-        node.submit_all((0..9).map(|_| node.hook("acme", "default")).collect()).await;
-        let (one, another) = tokio::join!(claim(&node), claim(&other));
-        assert_eq!(one + another, 3);
-        assert_eq!(claim(&world.node().await).await, 0, "its start changes nothing");
+        let kept = desk.store.put_endpoint(slow(Some(SLOW))).await.unwrap();
+        let knows = async || owner.store.endpoint(&tenant("acme"), "default").map(drop).ok_or_else(String::new);
+        eventually(2 * SECOND, "the owner knows", knows).await;
+        desk.submit_all((0..9).map(|_| desk.hook("acme", "default")).collect()).await;
+        let are_claimed = async || {
+            claim(&owner).await;
+            let running = running(&owner).await;
+            if running == 3 { Ok(()) } else { Err(format!("{running} run")) }
+        };
+        eventually(2 * SECOND, "the owner claims three", are_claimed).await;
+        assert_eq!(claim(&owner).await, 0);
+        assert_eq!(claim(&next).await + claim(&desk).await, 0, "only an owner claims");
+        owner.store.release().await.unwrap();
+        drop((owner, desk));
+        takes_over(&next, "webhook", 2 * SECOND).await;
+        assert_eq!(claim(&next).await, 0, "a new owner knows what was started before");
 
-        assert_eq!(claim(&sleeper).await, 0);
-        let wake = sleeper.store.wake(&lane("webhook")).unwrap();
+        let late = world.node().await;
+        let wake = next.store.wake(&lane("webhook")).unwrap();
         // What was said before is heard before.
         while tokio::time::timeout(SECOND / 2, wake.notified()).await.is_ok() {}
-        node.store.put_endpoint(Endpoint { version: kept.version, ..slow(None) }).await.unwrap();
-        // Well before the look around that every node takes every ten seconds.
+        late.store.put_endpoint(Endpoint { version: kept.version, ..slow(None) }).await.unwrap();
         tokio::time::timeout(2 * SECOND, wake.notified()).await.expect("whoever sleeps is called");
-        assert_eq!(claim(&sleeper).await, 1, "the last of the endpoint's four slots");
+        let are_claimed = async || {
+            claim(&next).await;
+            let running = running(&next).await;
+            if running == 4 { Ok(()) } else { Err(format!("{running} run")) }
+        };
+        eventually(SECOND, "all of the endpoint's slots are used", are_claimed).await;
     })
     .await;
+}
+
+async fn running(node: &Fixture) -> u32 {
+    let lanes = node.store.lanes().await.unwrap();
+    lanes.iter().find(|view| view.name == lane("webhook")).unwrap().sizes.running()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,7 +81,7 @@ async fn a_lane_that_is_new_keeps_the_throttles_that_endpoints_have() {
         let server = RedisServer::start(&[]);
         let world = World::by_hand(&server);
         let mut without = world.clone();
-        without.options.lanes.remove(&lane("webhook"));
+        without.setup.lanes.remove(&lane("webhook"));
         let before = without.node().await;
         before
             .store
@@ -96,7 +116,6 @@ async fn an_endpoint_set_on_one_node_is_known_to_the_others_and_to_one_that_come
                 None => assert!(node.store.remove_endpoint(&tenant("acme"), "default").await.unwrap()),
             }
             let wanted = url.map(endpoint).map(|endpoint| endpoint.url);
-            // Well before the look around that every node takes every ten seconds.
             let knows = async || {
                 let found = other.store.endpoint(&tenant("acme"), "default").map(|kept| kept.url.clone());
                 if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }

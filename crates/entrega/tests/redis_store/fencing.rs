@@ -1,10 +1,13 @@
-//! A settlement names the lease it was made under; an old lease changes nothing.
+//! A settlement names the ownership it was made under; an old one changes nothing.
+
+use std::sync::Arc;
 
 use entrega::store::{ClaimedJob, CountBy, DeadLetterFilter, JobFilter, Page, Settlement};
 use entrega_core::decide::Transition;
 use entrega_core::job::{Job, JobState};
 
-use super::world::{LEASE, World, bounded, eventually};
+use super::stoppable::Stoppable;
+use super::world::{TAKEN_OVER_WITHIN, World, bounded, eventually, takes_over};
 use crate::fixture::{Fixture, SECOND, failure, lane};
 use crate::redis;
 
@@ -36,54 +39,75 @@ async fn picture(node: &Fixture) -> String {
 async fn settle_causing(node: &Fixture, claimed: ClaimedJob, transition: Transition, cause: &Job) {
     let settlement = Settlement { causes: vec![cause.clone()], ..node.settlement(claimed, transition) };
     node.store.settle(&lane(LANE), vec![settlement]).await.unwrap();
-    node.store.flush().await.unwrap();
 }
 
-/// The same job, claimed by one node and, when its lease has ended, by another.
-async fn taken_over(late: &Fixture, other: &Fixture) -> (ClaimedJob, ClaimedJob) {
-    let id = late.add(LANE, "acme").await;
-    let old = late.claim_one(LANE).await;
-    assert!(other.claim_ids(LANE).await.is_empty(), "it is leased");
-    late.advance(LEASE);
-    let new = other.claim_one(LANE).await;
-    assert_eq!((new.job.id, new.attempt), (id, old.attempt), "the attempt is made again, under the same number");
-    assert_ne!(new.ticket, old.ticket);
-    (old, new)
+/// A node that stands still with attempts under way, and another that has taken over and makes them again.
+struct TakenOver {
+    late: Fixture,
+    ledger: Arc<Stoppable>,
+    old: Vec<ClaimedJob>,
+    other: Fixture,
+    new: Vec<ClaimedJob>,
+}
+
+async fn take_over(count: usize) -> TakenOver {
+    let world = World::by_server(redis::shared());
+    let ledger = Stoppable::over(world.ledger().await);
+    let late = world.node_over(ledger.clone()).await;
+    let other = world.node().await;
+    late.submit_all((0..count).map(|_| late.job(LANE, "acme")).collect()).await;
+    let old = late.claim(LANE, count).await.jobs;
+    assert_eq!((old.len(), other.claim_ids(LANE).await.len()), (count, 0), "one node owns the lane");
+    ledger.stop();
+    takes_over(&other, LANE, TAKEN_OVER_WITHIN).await;
+    let new = other.claim(LANE, count).await.jobs;
+    let made = |claimed: &[ClaimedJob]| claimed.iter().map(|one| (one.job.id, one.attempt)).collect::<Vec<_>>();
+    assert_eq!(made(&new), made(&old), "the attempts are made again, under the same numbers");
+    assert!(new.iter().zip(&old).all(|(new, old)| new.ticket != old.ticket && old.lease.is_over()));
+    TakenOver { late, ledger, old, other, new }
+}
+
+/// Waits until a node that stood still knows what it has missed.
+async fn is_on_time(node: &Fixture) {
+    let knows = async || match super::world::owns(node, LANE).await? {
+        true => Err("it takes the lane for its own".to_owned()),
+        false => Ok(()),
+    };
+    eventually(5 * SECOND, "it knows that its lane is another's", knows).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settlement_whose_lease_has_ended_changes_nothing_and_the_new_one_counts() {
+async fn a_settlement_whose_ownership_has_ended_changes_nothing_and_the_new_one_counts() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
-        for number in 0..4 {
-            let world = World::by_hand(redis::shared());
-            let [late, other] = world.nodes().await;
-            settle_too_late(&late, &other, number).await;
+        let TakenOver { late, ledger, old, other, new } = take_over(4).await;
+        let before = picture(&other).await;
+        let never: Vec<Job> = (0..4).map(|_| late.job("single", "acme")).collect();
+        // It does not know yet: what it writes is on its way, and refused where it arrives.
+        for ((old, transition), never) in old.into_iter().zip(transitions(&late)).zip(&never) {
+            settle_causing(&late, old, transition, never).await;
+        }
+        ledger.go_on();
+        late.store.flush().await.unwrap();
+        assert_eq!(picture(&other).await, before, "all of it came too late");
+        assert_eq!(late.store.health().stale_settlements, 4, "and is counted");
+
+        for new in new {
+            let (id, caused) = (new.job.id, other.job("single", "acme"));
+            settle_causing(&other, new, Transition::Done, &caused).await;
+            other.store.flush().await.unwrap();
+            assert_eq!(other.state(id).await, JobState::Done);
+            assert_eq!(other.view(id).await.attempts.len(), 1, "of one attempt, made twice");
+            assert_eq!(other.state(caused.id).await, JobState::Queued);
+        }
+        assert_eq!(other.store.health().stale_settlements, 0);
+        for never in never {
+            assert!(other.store.job(never.id).await.unwrap().is_none(), "what came too late has caused nothing");
         }
     })
     .await;
-}
-
-async fn settle_too_late(late: &Fixture, other: &Fixture, number: usize) {
-    let (old, new) = taken_over(late, other).await;
-    let (id, transition) = (new.job.id, transitions(late)[number].clone());
-    let how = format!("{transition:?}");
-    let before = picture(other).await;
-    let never = late.job("single", "acme");
-    settle_causing(late, old, transition, &never).await;
-    assert_eq!(picture(other).await, before, "{how} came too late");
-    assert_eq!(late.store.health().stale_settlements, 1, "{how} is counted");
-
-    let caused = other.job("single", "acme");
-    settle_causing(other, new, Transition::Done, &caused).await;
-    assert_eq!(other.state(id).await, JobState::Done);
-    assert_eq!(other.view(id).await.attempts.len(), 1, "of one attempt, made twice");
-    assert_eq!(other.store.health().stale_settlements, 0);
-    let is_there = async || other.store.job(caused.id).await.unwrap().map(drop).ok_or_else(String::new);
-    eventually(5 * SECOND, "what the settlement caused is there", is_there).await;
-    assert!(other.store.job(never.id).await.unwrap().is_none(), "what came too late has caused nothing: {how}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,43 +116,52 @@ async fn a_settlement_that_comes_after_the_new_one_changes_nothing() {
         return;
     }
     bounded(async {
-        for number in 0..16 {
-            let world = World::by_hand(redis::shared());
-            let [late, other] = world.nodes().await;
-            let (old, new) = taken_over(&late, &other).await;
-            let (first, second) = (transitions(&late)[number % 4].clone(), transitions(&late)[number / 4].clone());
-            let how = format!("{second:?} after {first:?}");
-            other.settle(new, first).await;
-            let before = picture(&other).await;
-            late.settle(old, second).await;
-            assert_eq!(picture(&other).await, before, "{how}");
-            let stale = [late.store.health().stale_settlements, other.store.health().stale_settlements];
-            assert_eq!(stale, [1, 0], "{how}");
+        let TakenOver { late, ledger, old, other, new } = take_over(16).await;
+        let (first, second) = (transitions(&late), transitions(&late));
+        for (number, new) in new.into_iter().enumerate() {
+            other.settle(new, first[number % 4].clone()).await;
         }
+        let before = picture(&other).await;
+        ledger.go_on();
+        is_on_time(&late).await;
+        for (number, old) in old.into_iter().enumerate() {
+            late.settle(old, second[number / 4].clone()).await;
+        }
+        assert_eq!(picture(&other).await, before);
+        let stale = [late.store.health().stale_settlements, other.store.health().stale_settlements];
+        assert_eq!(stale, [16, 0]);
     })
     .await;
 }
 
-/// The ticket is the lease, not the attempt: a job that came back has another one.
+/// The ticket is the attempt, not the job: one that was retried by its first owner has another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settlement_made_twice_counts_once() {
+async fn a_settlement_made_again_after_the_job_moved_on_counts_once() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
-        let world = World::by_hand(redis::shared());
+        let world = World::by_server(redis::shared());
         let [one, other] = world.nodes().await;
         let id = one.add(LANE, "acme").await;
         let claimed = one.claim_one(LANE).await;
-        let copy = ClaimedJob { job: claimed.job.clone(), history: claimed.history.clone(), ..claimed };
-        let at = one.now() + 60 * SECOND;
-        one.settle(claimed, Transition::Retry { at, failure: failure("http_503") }).await;
-        one.advance(60 * SECOND);
+        let copy = ClaimedJob {
+            job: claimed.job.clone(),
+            history: claimed.history.clone(),
+            lease: claimed.lease.clone(),
+            ..claimed
+        };
+        let at = one.now();
+        one.settle(copy, Transition::Retry { at, failure: failure("http_503") }).await;
+        one.store.release().await.unwrap();
+        takes_over(&other, LANE, TAKEN_OVER_WITHIN).await;
+        // What the breaker has learned goes with its owner.
         let again = other.claim_one(LANE).await;
         assert_eq!(again.attempt, 2);
         let before = picture(&other).await;
-        one.settle(copy, Transition::Done).await;
+        one.settle(claimed, Transition::Done).await;
         assert_eq!(picture(&other).await, before);
+        assert_eq!(one.store.health().stale_settlements, 1);
         other.done(again).await;
         assert_eq!(other.view(id).await.attempts.len(), 2);
     })

@@ -6,7 +6,7 @@ use entrega::store::{StoreError, Submitted};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 
-use super::world::{World, bounded, eventually, info, signal};
+use super::world::{World, bounded, claims, comes_back, eventually, info, signal};
 use crate::fixture::{Fixture, SECOND};
 use crate::redis::{self, RedisServer};
 
@@ -87,6 +87,43 @@ async fn a_server_that_stands_still_is_reported() {
     .await;
 }
 
+/// An outage ages nobody: whoever stands by heard nothing of the owner, but nothing of the server, either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_for_four_leases_leaves_its_lanes_with_their_owner() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let server = RedisServer::start(&[]);
+        let world = World::by_server(&server).leased_for(2 * SECOND);
+        let [owner, other] = world.nodes().await;
+        let epochs = || world.setup.lanes.keys().map(|lane| world.epoch(&server, lane.as_str())).collect::<Vec<_>>();
+        let before = epochs();
+        let waiting = owner.add("http", "acme").await;
+        owner.add("single", "acme").await;
+        let running = owner.claim_one("single").await;
+        let pid = info(&server, "server", "process_id");
+        for pause in [8 * SECOND, 3 * SECOND, 2200 * SECOND / 1000] {
+            signal("STOP", pid);
+            // reason: how long the server stands still is what is tested
+            tokio::time::sleep(pause).await;
+            assert!(owner.claim("http", 1).await.jobs.is_empty(), "nothing is begun that could not be recorded");
+            signal("CONT", pid);
+            let is_well = async || owner.store.health().failure.or(other.store.health().failure).map_or(Ok(()), Err);
+            eventually(GOES_ON_WITHIN, "both reach the server again", is_well).await;
+            // reason: time in which a node that had given the owner up would take its lanes
+            tokio::time::sleep(3 * SECOND).await;
+            assert_eq!(epochs(), before, "after {pause:?}");
+        }
+        assert_eq!(claims(&owner, "http", GOES_ON_WITHIN).await.job.id, waiting);
+        owner.done(running).await;
+        assert_eq!(owner.store.health().stale_settlements, 0);
+        let id = other.add("http", "acme").await;
+        assert_eq!(claims(&owner, "http", GOES_ON_WITHIN).await.job.id, id);
+    })
+    .await;
+}
+
 async fn submit(node: &Fixture) -> Result<JobId, String> {
     let (job, start) = (node.job("http", "acme"), node.now());
     let id = job.id;
@@ -103,14 +140,14 @@ async fn submit(node: &Fixture) -> Result<JobId, String> {
     }
 }
 
-/// A claim brings something, or says when to come back; it is no error.
+/// A claim brings something, or a worker learns when to come back; it is no error.
 async fn claim(node: &Fixture) -> Duration {
     let start = node.now();
     let mut batch = node.claim("http", 1).await;
     let took = node.now().since(start);
     match batch.jobs.pop() {
         Some(claimed) => node.retry(claimed, Duration::ZERO).await,
-        None => assert!(batch.wake_at.is_some(), "a worker that got nothing knows when to come back"),
+        None => comes_back(node, &batch).await,
     }
     took
 }

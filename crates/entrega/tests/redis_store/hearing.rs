@@ -1,13 +1,16 @@
-//! What nodes tell each other: there is work, a job has ended; and what happens when nobody hears it.
+//! What nodes tell each other: there is work, a job has ended, an operator changed something; and what happens when nobody
+//! hears it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::clock::Clock;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::time::Time;
+use tokio::sync::Notify;
 
-use super::world::{World, bounded, eventually};
+use super::world::{TAKEN_OVER_WITHIN, World, bounded, claims, eventually};
 use crate::fixture::{Fixture, SECOND, lane};
 use crate::redis::{self, RedisServer};
 
@@ -15,8 +18,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(2);
 const WOKEN_WITHIN: Duration = Duration::from_secs(1);
 /// How much a clock may be wrong that nobody has looked at for a while.
 const AHEAD: Duration = Duration::from_mins(5);
-const SHORT_LEASE: Duration = Duration::from_secs(2);
-/// Between the moment a claim is made and the moment it is looked at here.
+/// What is said is heard within this time.
 const SLACK: Duration = Duration::from_millis(500);
 
 /// Waits on a node for the end of a job, in the background.
@@ -28,19 +30,9 @@ fn wait_on(node: &Fixture, id: JobId) -> tokio::task::JoinHandle<Time> {
     })
 }
 
-/// Waits until somebody is known to wait for this many jobs.
-async fn are_waited_for(server: &RedisServer, world: &World, count: usize) {
-    let key = format!("{}:{{http}}:waited", world.options.prefix);
-    let is_known = async || {
-        let waited = server.command(&["ZCARD", &key]);
-        if waited == count.to_string() { Ok(()) } else { Err(waited) }
-    };
-    eventually(TOLD_WITHIN, "the nodes know that somebody waits", is_known).await;
-}
-
 /// Waits until the nodes listen, so many of them.
 pub(crate) async fn are_listening(server: &RedisServer, world: &World, count: usize) {
-    let channel = format!("{}:news", world.options.prefix);
+    let channel = world.key("signals");
     let listen = async || {
         let listeners = server.command(&["PUBSUB", "NUMSUB", &channel]);
         let is_so = listeners.lines().last() == Some(&count.to_string());
@@ -59,11 +51,10 @@ async fn whoever_waits_is_told_when_another_node_settles() {
         let world = World::by_server(&server);
         let [worker, asked] = world.nodes().await;
         are_listening(&server, &world, 2).await;
-        for is_dead in [false, true] {
-            let id = worker.add("http", "acme").await;
+        for (is_dead, taker) in [(false, &worker), (true, &worker), (false, &asked), (true, &asked)] {
+            let id = taker.add("http", "acme").await;
             let waiting = wait_on(&asked, id);
-            let claimed = worker.claim_one("http").await;
-            are_waited_for(&server, &world, 1).await;
+            let claimed = claims(&worker, "http", TOLD_WITHIN).await;
             let settled_at = worker.now();
             match is_dead {
                 false => worker.done(claimed).await,
@@ -78,7 +69,7 @@ async fn whoever_waits_is_told_when_another_node_settles() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_is_told_soon_though_the_news_were_lost() {
+async fn whoever_waits_is_told_soon_though_the_signals_were_lost() {
     if redis::is_left_out() {
         return;
     }
@@ -88,15 +79,14 @@ async fn whoever_waits_is_told_soon_though_the_news_were_lost() {
         let [worker, asked] = world.nodes().await;
         are_listening(&server, &world, 2).await;
         for _ in 0..3 {
-            let id = worker.add("http", "acme").await;
+            let id = asked.add("http", "acme").await;
             let waiting = wait_on(&asked, id);
-            let claimed = worker.claim_one("http").await;
-            are_waited_for(&server, &world, 1).await;
+            let claimed = claims(&worker, "http", TOLD_WITHIN).await;
             assert_eq!(server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]), "2");
             let settled_at = worker.now();
             worker.done(claimed).await;
             let told_at = tokio::time::timeout(TOLD_WITHIN, waiting).await.expect("it is told soon").unwrap();
-            println!("told after {} ms, without news", told_at.since(settled_at).as_millis());
+            println!("told after {} ms, without signals", told_at.since(settled_at).as_millis());
             assert_eq!(asked.state(id).await, JobState::Done);
             are_listening(&server, &world, 2).await;
         }
@@ -114,28 +104,24 @@ async fn whoever_waits_is_told_though_another_node_has_a_clock_that_is_ahead() {
         let server = RedisServer::start(&[]);
         let world = World::by_server(&server);
         let [worker, asked] = world.nodes().await;
-        let mut ahead = world.clone();
-        ahead.setup.clock = Clock::manual(worker.now() + AHEAD);
-        let ahead = ahead.node().await;
+        let ahead = world.clone().by_clock(Clock::manual(worker.now() + AHEAD)).node().await;
         are_listening(&server, &world, 3).await;
         let [id, other] = [worker.add("http", "acme").await, worker.add("http", "acme").await];
-        let waiting = wait_on(&asked, id);
-        are_waited_for(&server, &world, 1).await;
-        let elsewhere = wait_on(&ahead, other);
-        // Both stay on the list.
-        are_waited_for(&server, &world, 2).await;
-        worker.done(worker.claim_one("http").await).await;
+        let (waiting, elsewhere) = (wait_on(&asked, id), wait_on(&ahead, other));
+        for claimed in worker.claim("http", 2).await.jobs {
+            worker.done(claimed).await;
+        }
         tokio::time::timeout(TOLD_WITHIN, waiting).await.expect("it is told soon").unwrap();
+        tokio::time::timeout(TOLD_WITHIN, elsewhere).await.expect("so is this one").unwrap();
         assert_eq!(asked.state(id).await, JobState::Done);
-        elsewhere.abort();
     })
     .await;
 }
 
 /// Brings a node to rest: it has been told everything and finds nothing to do.
-async fn sleeps(node: &Fixture) -> std::sync::Arc<tokio::sync::Notify> {
+async fn sleeps(node: &Fixture) -> Arc<Notify> {
     let wake = node.store.wake(&lane("http")).unwrap();
-    // What woke it before is over; news on their way come within this time.
+    // What woke it before is over; signals on their way come within this time.
     while tokio::time::timeout(SLACK, wake.notified()).await.is_ok() {}
     let batch = node.claim("http", 10).await;
     assert!(batch.jobs.is_empty() && batch.wake_at.is_none(), "there is nothing to come back for: {batch:?}");
@@ -143,17 +129,20 @@ async fn sleeps(node: &Fixture) -> std::sync::Arc<tokio::sync::Notify> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_found_nothing_is_woken_when_another_takes_work_in() {
+async fn an_owner_that_found_nothing_is_woken_when_another_takes_work_in() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
         let server = RedisServer::start(&[]);
         let world = World::by_server(&server);
-        let [intake, worker] = world.nodes().await;
+        let [worker, intake] = world.nodes().await;
         are_listening(&server, &world, 2).await;
-        for _ in 0..3 {
+        for is_heard in [true, true, true, false] {
             let wake = sleeps(&worker).await;
+            if !is_heard {
+                assert_eq!(server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]), "2");
+            }
             let submitted_at = intake.now();
             let id = intake.add("http", "acme").await;
             tokio::time::timeout(WOKEN_WITHIN, wake.notified()).await.expect("it is woken");
@@ -168,16 +157,16 @@ async fn a_node_that_found_nothing_is_woken_when_another_takes_work_in() {
 
 /// Whatever else makes work: a lane that is resumed, a job that is unblocked or replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_woken_by_whatever_an_operator_does_on_another() {
+async fn an_owner_is_woken_by_whatever_an_operator_does_on_another_node() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
         let server = RedisServer::start(&[]);
         let world = World::by_server(&server);
-        let [desk, worker] = world.nodes().await;
+        let [worker, desk] = world.nodes().await;
         are_listening(&server, &world, 2).await;
-        let dead = desk.add_dead("http", "acme", "http_404").await;
+        let dead = worker.add_dead("http", "acme", "http_404").await;
         let wake = sleeps(&worker).await;
         desk.store.replay(dead).await.unwrap();
         tokio::time::timeout(WOKEN_WITHIN, wake.notified()).await.expect("a replay wakes");
@@ -197,26 +186,18 @@ async fn a_node_is_woken_by_whatever_an_operator_does_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_finds_only_leased_jobs_comes_back_when_the_first_lease_ends() {
+async fn a_node_that_stands_by_is_woken_when_it_takes_over() {
     if redis::is_left_out() {
         return;
     }
     bounded(async {
-        let server = RedisServer::start(&[]);
-        let world = World::by_server(&server).leased_for(SHORT_LEASE);
-        let [gone, other] = world.nodes().await;
+        let [gone, other] = World::by_server(redis::shared()).nodes().await;
         let id = gone.add("http", "acme").await;
         assert_eq!(gone.claim_ids("http").await, [id]);
-        let lease_end = gone.now() + SHORT_LEASE;
+        let wake = sleeps(&other).await;
         drop(gone);
-        let batch = other.claim("http", 1).await;
-        let wake_at = batch.wake_at.expect("a lease is a reason to come back");
-        assert!(batch.jobs.is_empty() && wake_at <= lease_end + SLACK, "{wake_at} is after {lease_end}");
-        let instant = other.setup.clock.instant(wake_at);
-        // reason: a worker sleeps until it is told to come back
-        tokio::time::sleep_until(instant).await;
-        let taken = async || other.claim("http", 1).await.jobs.pop().ok_or_else(|| "nothing yet".to_owned());
-        let taken = eventually(SLACK, "it is had when it was said", taken).await;
+        tokio::time::timeout(TAKEN_OVER_WITHIN, wake.notified()).await.expect("it is woken");
+        let taken = claims(&other, "http", SLACK).await;
         assert_eq!((taken.job.id, taken.attempt), (id, 1));
     })
     .await;

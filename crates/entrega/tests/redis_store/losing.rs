@@ -55,10 +55,8 @@ async fn kept(node: &Fixture) -> BTreeSet<JobId> {
 /// of them was accepted.
 async fn kill_under_load(sync: &str) -> (usize, usize, Duration) {
     let server = RedisServer::start(&["--appendfsync", sync]);
-    let mut world = World::by_server(&server);
     let roomy = LanePolicy { capacity: u32::MAX, ..LanePolicy::http() };
-    world.options.lanes.insert(lane("http"), Arc::new(roomy));
-    let node = Arc::new(world.node().await);
+    let node = Arc::new(World::by_server(&server).with_lane("http", roomy).node().await);
     println!("{sync}: {}", node.store.health().durability);
     let submitting = tokio::spawn(submit_until_gone(node.clone()));
     let chance = u64::from_le_bytes(entrega::chance::secret_bytes()) % RANDOM_MS;
@@ -68,7 +66,7 @@ async fn kill_under_load(sync: &str) -> (usize, usize, Duration) {
     server.kill();
     let accepted = submitting.await.unwrap();
     server.restart();
-    let answers = async || node.store.lanes().await.map(drop).map_err(|error| error.to_string());
+    let answers = async || node.store.health().failure.map_or(Ok(()), Err);
     eventually(GOES_ON_WITHIN, "the store reaches its server again", answers).await;
     let kept = kept(&node).await;
     let lost: Vec<Time> = accepted.iter().filter(|(id, _)| !kept.contains(id)).map(|(_, at)| *at).collect();

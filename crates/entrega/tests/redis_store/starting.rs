@@ -34,7 +34,7 @@ async fn a_server_that_would_lose_jobs_is_refused_unless_that_is_meant() {
             let refusal = world.refusal().await;
             assert!(refusal.contains(hint) && refusal.contains("--allow-unsafe-redis"), "{refusal}");
             assert_eq!(server.command(&["DBSIZE"]), "0", "nothing was written");
-            world.options.allow_unsafe = true;
+            world.server.allow_unsafe = true;
             let node = world.node().await;
             let id = node.add("http", "acme").await;
             assert_eq!(node.state(id).await, JobState::Queued);
@@ -66,7 +66,7 @@ async fn a_server_that_is_not_there_is_named_without_its_password() {
     bounded(async {
         let server = RedisServer::start(&[]);
         let mut world = World::by_hand(&server);
-        world.options.url = url_with(&format!("joe:{PASSWORD}"), &server, "/3");
+        world.server.url = url_with(&format!("joe:{PASSWORD}"), &server, "/3");
         server.kill();
         let refusal = world.refusal().await;
         println!("nobody listens: {refusal}");
@@ -85,7 +85,7 @@ async fn a_server_that_says_nothing_is_given_up_in_time() {
     // The system takes the connection; nobody ever reads from it.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut world = World::by_hand(redis::shared());
-    world.options.url = format!("redis://{}", silent.local_addr().unwrap());
+    world.server.url = format!("redis://{}", silent.local_addr().unwrap());
     let refusal = tokio::time::timeout(SILENCE_MAX, world.refusal()).await.expect("it is given up");
     println!("nobody answers: {refusal}");
     assert!(refusal.contains("127.0.0.1") && refusal.contains("cannot be used"), "{refusal}");
@@ -102,7 +102,7 @@ async fn a_wrong_password_is_said_to_be_wrong_and_the_right_one_opens() {
         assert_eq!(server.command(&["ACL", "SETUSER", "joe", "on", "~*", "&*", "+@all", ">joes-own"]), "OK");
         assert_eq!(server.command(&["CONFIG", "SET", "requirepass", PASSWORD]), "OK");
         for login in [":not-it", "joe:not-it", "nobody:not-it"] {
-            world.options.url = url_with(login, &server, "");
+            world.server.url = url_with(login, &server, "");
             let refusal = world.refusal().await;
             println!("{login}: {refusal}");
             assert!(refusal.to_lowercase().contains("password"), "{refusal}");
@@ -110,10 +110,12 @@ async fn a_wrong_password_is_said_to_be_wrong_and_the_right_one_opens() {
             assert!(!refusal.contains("not-it"), "what was tried is not shown: {refusal}");
         }
         for login in [&format!(":{PASSWORD}"), "joe:joes-own"] {
-            world.options.url = url_with(login, &server, "");
+            world.server.url = url_with(login, &server, "");
             let node = world.node().await;
             let id = node.add("http", "acme").await;
-            assert_eq!(node.claim_ids("http").await, [id]);
+            node.done(node.claim_one("http").await).await;
+            assert_eq!(node.state(id).await, JobState::Done);
+            node.store.release().await.unwrap();
         }
     })
     .await;
@@ -144,9 +146,9 @@ async fn stores_with_other_prefixes_or_databases_do_not_meet() {
         let server = RedisServer::start(&[]);
         let here = World::by_hand(&server);
         let mut elsewhere = here.clone();
-        elsewhere.options.url = format!("{}/3", server.url());
+        elsewhere.server.url = format!("{}/3", server.url());
         let mut beside = here.clone();
-        beside.options.prefix = format!("{}0", here.options.prefix);
+        beside.server.prefix = format!("{}0", here.server.prefix);
         let [first, second, third] = [here.node().await, elsewhere.node().await, beside.node().await];
         let id = first.add("http", "acme").await;
         first.store.set_paused(&lane("single"), true).await.unwrap();
@@ -158,7 +160,7 @@ async fn stores_with_other_prefixes_or_databases_do_not_meet() {
         second.add("http", "acme").await;
         assert!(server.command(&["INFO", "keyspace"]).contains("db3:"), "it is in the database that was named");
         assert_eq!(first.claim_ids("http").await, [id]);
-        assert_eq!(here.node().await.state(id).await, JobState::Running, "the same prefix and database do meet");
+        assert_eq!(here.node().await.view(id).await.job_id, id, "the same prefix and database do meet");
     })
     .await;
 }
@@ -171,13 +173,15 @@ async fn what_a_later_version_wrote_is_not_touched() {
     bounded(async {
         let server = RedisServer::start(&[]);
         let world = World::by_hand(&server);
-        let registry = format!("{}:registry", world.options.prefix);
-        assert_eq!(server.command(&["HSET", &registry, "format", "99"]), "1");
+        drop(world.node().await);
+        let registry = world.key("table:registry");
+        let ours = server.command(&["HGET", &registry, "format"]);
+        assert_eq!(server.command(&["HSET", &registry, "format", "99"]), "0");
+        let before = server.command(&["HGETALL", &registry]);
         let refusal = world.refusal().await;
         assert!(refusal.contains("format 99") && refusal.contains("the program that wrote it"), "{refusal}");
-        assert_eq!(server.command(&["HGETALL", &registry]), "format\n99");
-        assert_eq!(server.command(&["DBSIZE"]), "1");
-        assert_eq!(server.command(&["HSET", &registry, "format", "4"]), "0");
+        assert_eq!(server.command(&["HGETALL", &registry]), before);
+        assert_eq!(server.command(&["HSET", &registry, "format", &ours]), "0");
         world.node().await.add("http", "acme").await;
     })
     .await;

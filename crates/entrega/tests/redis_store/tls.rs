@@ -12,9 +12,9 @@ use crate::process;
 use crate::redis::{self, RedisServer};
 
 /// A server that speaks TLS on a second port, and whoever signed its certificate.
-struct Encrypted {
+pub(super) struct Encrypted {
     server: RedisServer,
-    port: u16,
+    pub(super) port: u16,
     authority: PathBuf,
     _folder: TempDir,
 }
@@ -26,7 +26,7 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 impl Encrypted {
-    fn start() -> Encrypted {
+    pub(super) fn start() -> Encrypted {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -66,7 +66,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     bounded(async {
         let encrypted = Encrypted::start();
         let mut world = World::by_hand(&encrypted.server);
-        world.options.url = format!("rediss://joe:s3cret@127.0.0.1:{}", encrypted.port);
+        world.server.url = format!("rediss://joe:s3cret@127.0.0.1:{}", encrypted.port);
         let refusal = world.refusal().await;
         println!("not trusted: {refusal}");
         assert!(refusal.contains(&format!("rediss://127.0.0.1:{}", encrypted.port)), "{refusal}");
@@ -84,7 +84,7 @@ async fn nobody_can_ask_for_tls_that_is_not_checked() {
     bounded(async {
         let encrypted = Encrypted::start();
         let mut world = World::by_hand(&encrypted.server);
-        world.options.url = format!("rediss://127.0.0.1:{}/#insecure", encrypted.port);
+        world.server.url = format!("rediss://127.0.0.1:{}/#insecure", encrypted.port);
         let refusal = world.refusal().await;
         println!("#insecure: {refusal}");
         assert_eq!(encrypted.server.command(&["DBSIZE"]), "0");
@@ -102,7 +102,7 @@ async fn whoever_takes_the_wrong_port_is_told_so_in_time() {
         let encrypted = Encrypted::start();
         let mut world = World::by_hand(&encrypted.server);
         for (scheme, port) in [("redis", encrypted.port), ("rediss", encrypted.server.port())] {
-            world.options.url = format!("{scheme}://127.0.0.1:{port}");
+            world.server.url = format!("{scheme}://127.0.0.1:{port}");
             let refusal = world.refusal().await;
             println!("{scheme}: {refusal}");
             assert!(refusal.contains(&port.to_string()), "{refusal}");

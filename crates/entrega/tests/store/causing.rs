@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use entrega::store::{ClaimedJob, JobView, Settlement, Submitted};
+use entrega::store::{ClaimedJob, JobView, Lease, Settlement, Submitted};
 use entrega_core::decide::{Failure, Transition};
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
@@ -240,7 +240,8 @@ pub(crate) async fn causing_a_job_of_an_unknown_lane_is_refused_whole(f: &Fixtur
 
     let again = tickets.map(|(ticket, job)| {
         let (history, expires) = (Vec::new(), f.now());
-        let claimed = ClaimedJob { ticket, job, attempt: 1, generation: 0, history, expires, past_breaker: false };
+        let (past_breaker, lease) = (false, Lease::forever());
+        let claimed = ClaimedJob { ticket, job, attempt: 1, generation: 0, history, expires, past_breaker, lease };
         causing(f, claimed, Transition::Done, &[&good])
     });
     assert_eq!(again[0].attempts, attempts);

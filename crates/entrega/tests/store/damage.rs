@@ -274,7 +274,7 @@ async fn records_that_cannot_be_read_do_not_prevent_the_start() {
     home.change(change).await;
 
     let f = home.open().await;
-    assert_eq!(f.store.health().unreadable, 4);
+    assert_eq!(f.store.health().unreadable, 3, "of dead letters only the marks are read");
     assert_eq!(f.claim_ids("http").await, [sound]);
     f.entry(sound_dead).await;
     f.store.sweep().await.unwrap();

@@ -1,12 +1,11 @@
 //! Dead letters: what is kept of a job that gave up, and how it is found, counted and given up.
 
-use entrega::store::local::tables::DEAD;
+use entrega::store::local::dead_letter_rows;
 use entrega::store::{ChangeError, Count, CountBy, DeadLetterFilter, Page};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::decide::{Failure, Transition};
 use entrega_core::id::JobId;
 use entrega_core::job::{Body, Job, JobState, Payload};
-use entrega_ledger::{Key, Unit};
 use serde_json::json;
 
 use super::fixture::{Fixture, HOUR, SECOND, failure, lane, tenant};
@@ -200,10 +199,8 @@ async fn a_dead_letter_without_a_code_is_counted_as_unknown() {
     let (disk, f) = TestLedger::world().await;
     let id = f.add_dead("http", "acme", "http_404").await;
     let entry = DeadLetter { last_failure_code: None, ..f.entry(id).await };
-    let mut change = Unit::default();
-    change.put(DEAD, Key::Id(*id.as_bytes()), serde_json::to_vec(&entry).unwrap());
     let disk = disk.copy();
-    disk.change(change);
+    disk.change(dead_letter_rows(&entry));
     let f = Fixture::over(disk.open(&f.setup).await, f.setup.clone());
     let counts = f.store.dead_letter_counts(CountBy::Code, None).await.unwrap();
     assert_eq!(counts, [Count { lane: lane("http"), key: "unknown".into(), count: 1 }]);

@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use entrega::chance::Chance;
 use entrega::clock::Clock;
-use entrega::store::redis::{RedisOptions, TimeOf};
 use entrega::store::{ClaimBatch, ClaimedJob, JobView, Settlement, Store, StoreError, Submitted};
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
@@ -53,25 +51,6 @@ impl Setup {
     pub(crate) fn new() -> Setup {
         let lanes = policies().into_iter().map(|(name, policy)| (lane(name), Arc::new(policy))).collect();
         Setup { clock: Clock::manual(START), chance: Arc::new(Chance::from_seed(7)), lanes }
-    }
-}
-
-impl Setup {
-    /// How a Redis store is made with this, under a prefix of its own. The time is the test's, so a lease must outlast
-    /// whatever it lets pass; and a job that is claimed is attempted, not kept in hand.
-    pub(crate) fn on_redis(&self, url: String) -> RedisOptions {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        RedisOptions {
-            url,
-            prefix: format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
-            lanes: self.lanes.clone(),
-            retention: RETENTION,
-            export_dir: None,
-            allow_unsafe: false,
-            time_of: TimeOf::Node,
-            lease: Some(365 * 24 * HOUR),
-            claim_ahead: false,
-        }
     }
 }
 

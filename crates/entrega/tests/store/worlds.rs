@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use entrega::store::local::tables::TABLES;
-use entrega::store::local::{LocalOptions, LocalStore};
-use entrega::store::redis::RedisStore;
+use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore};
+use entrega_ledger::redis::RedisOptions;
 use entrega_ledger::{HeapLedger, Ledger, LsmLedger, RedisLedger};
 
 use super::fixture::{Making, RETENTION, Setup, World};
@@ -219,9 +220,6 @@ mod embedded {
 mod over_redis {
     exercise!(crate::store::worlds::over_redis);
 }
-mod on_a_redis_ledger {
-    exercise!(crate::store::worlds::on_a_redis_ledger);
-}
 
 fn in_memory(setup: Setup) -> Making {
     Box::pin(async move {
@@ -237,27 +235,24 @@ fn embedded(setup: Setup) -> Making {
     })
 }
 
-/// Stores with prefixes of their own on one server; `None` where there is no server to be had.
+/// A node alone on a server that others could share, under a prefix of its own; `None` where there is no server to be had.
 fn over_redis(setup: Setup) -> Making {
     Box::pin(async move {
         if redis::is_left_out() {
             return None;
         }
-        let store = RedisStore::open(setup.on_redis(redis::shared().url()), setup.clock.clone()).await.unwrap();
-        Some(World { store: Arc::new(store), dir: None })
+        Some(World { store: open_node(redis::prefix(), &setup).await, dir: None })
     })
 }
 
-/// The store over the ledger on Redis, under a prefix of its own; `None` where there is no server to be had.
-fn on_a_redis_ledger(setup: Setup) -> Making {
-    Box::pin(async move {
-        if redis::is_left_out() {
-            return None;
-        }
-        let options = setup.on_redis(redis::shared().url());
-        let ledger = RedisLedger::open(&options.url, &options.prefix).await.unwrap();
-        Some(World { store: open_over(ledger, &setup).await, dir: None })
-    })
+/// Opens a node over the ledger on Redis, under this prefix. The time is the test's, so a lease must outlast whatever it
+/// lets pass.
+pub(crate) async fn open_node(prefix: String, setup: &Setup) -> Arc<LocalStore> {
+    let server = RedisOptions { url: redis::shared().url(), prefix, allow_unsafe: false };
+    let ledger = Arc::new(RedisLedger::open(server).await.unwrap());
+    let cluster = Some(ClusterOptions { lease: Duration::from_hours(365 * 24), name: "node".into() });
+    let options = LocalOptions { cluster, ..options(setup) };
+    Arc::new(LocalStore::open(ledger, setup.clock.clone(), options).await.unwrap())
 }
 
 /// Opens the embedded store in a directory.

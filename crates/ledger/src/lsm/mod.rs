@@ -258,6 +258,7 @@ impl Ledger for LsmLedger {
             kind: "embedded",
             durability: "every write is synced to disk before it is acknowledged",
             free_bytes: stat.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
+            ..Health::default()
         }
     }
 }

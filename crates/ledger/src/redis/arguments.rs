@@ -1,9 +1,10 @@
 //! A group as the arguments of its script, and the names of keys.
-//! Invariant: within a unit the last operation on a key counts; what is left is one command for each table and kind.
+//! Invariant: units without conditions that follow each other are one run, and a unit with conditions is one by itself;
+//! within a run the last operation on a key counts. What is left is one command for each table and kind.
 
 use std::collections::HashMap;
 
-use crate::group::{EntryId, Expect, Group, Key, Op, Unit};
+use crate::group::{EntryId, Expect, Group, Key, Op, Unit, When};
 use crate::{Shard, Table, Token};
 
 /// The names of all keys.
@@ -17,12 +18,27 @@ impl Names {
         Names { prefix: format!("{prefix}:") }
     }
 
+    /// What all of them begin with, as it was given.
+    pub(super) fn prefix(&self) -> &str {
+        self.prefix.strip_suffix(':').unwrap_or(&self.prefix)
+    }
+
+    pub(super) fn incarnation(&self) -> String {
+        format!("{}incarnation", self.prefix)
+    }
+
+    /// What a version that kept its data in another way always had.
+    pub(super) fn older_registry(&self) -> String {
+        format!("{}registry", self.prefix)
+    }
+
     pub(super) fn table(&self, table: Table) -> String {
         format!("{}table:{}", self.prefix, table.name)
     }
 
+    /// Nothing for a table that needs none.
     pub(super) fn index(&self, table: Table) -> String {
-        format!("{}index:{}", self.prefix, table.name)
+        if table.scanned { format!("{}index:{}", self.prefix, table.name) } else { String::new() }
     }
 
     pub(super) fn shard(&self, shard: &Shard) -> String {
@@ -48,25 +64,28 @@ pub(super) fn token_of(text: &str) -> Option<Token> {
 }
 
 /// Gives the arguments of a group's script, one after the other.
-pub(super) fn arguments(names: &Names, group: &Group, give: &mut dyn FnMut(&[u8])) {
+pub(super) fn arguments(names: &Names, incarnation: &str, group: &Group, give: &mut dyn FnMut(&[u8])) {
     let mut say = |text: &str| give(text.as_bytes());
     say(&names.prefix);
+    say(incarnation);
     say(&group.fences.len().to_string());
     for fence in &group.fences {
         say(fence.shard.as_str());
         say(&token_text(fence.token));
         say(&fence.seq.to_string());
     }
-    say(&group.units.len().to_string());
-    for unit in &group.units {
-        conditions(names, unit, give);
-        commands(names, unit, give);
+    let runs: Vec<&[Unit]> = group.units.chunk_by(|one, next| one.when.is_empty() && next.when.is_empty()).collect();
+    say(&runs.len().to_string());
+    for units in runs {
+        give(units.len().to_string().as_bytes());
+        conditions(names, units.first().map_or(&[], |unit| &unit.when), give);
+        commands(names, units, give);
     }
 }
 
-fn conditions(names: &Names, unit: &Unit, give: &mut dyn FnMut(&[u8])) {
-    give(unit.when.len().to_string().as_bytes());
-    for when in &unit.when {
+fn conditions(names: &Names, conditions: &[When], give: &mut dyn FnMut(&[u8])) {
+    give(conditions.len().to_string().as_bytes());
+    for when in conditions {
         give(names.table(when.table).as_bytes());
         when.key.with(&mut *give);
         match &when.expect {
@@ -87,16 +106,17 @@ struct Rows<'a> {
     removals: Vec<&'a Key>,
 }
 
-fn commands(names: &Names, unit: &Unit, give: &mut dyn FnMut(&[u8])) {
+fn commands(names: &Names, units: &[Unit], give: &mut dyn FnMut(&[u8])) {
+    let ops = || units.iter().flat_map(|unit| &unit.ops);
     let mut last: HashMap<(Table, &Key), usize> = HashMap::new();
-    for (place, op) in unit.ops.iter().enumerate() {
+    for (place, op) in ops().enumerate() {
         if let Op::Put(table, key, _) | Op::Remove(table, key) = op {
             last.insert((*table, key), place);
         }
     }
     let mut tables: Vec<(Table, Rows<'_>)> = Vec::new();
     let mut entries = 0;
-    for (place, op) in unit.ops.iter().enumerate() {
+    for (place, op) in ops().enumerate() {
         let (Op::Put(table, key, _) | Op::Remove(table, key)) = op else {
             entries += 1;
             continue;
@@ -131,7 +151,7 @@ fn commands(names: &Names, unit: &Unit, give: &mut dyn FnMut(&[u8])) {
             rows.removals.iter().for_each(|key| key.with(&mut *give));
         }
     }
-    for op in &unit.ops {
+    for op in ops() {
         match op {
             Op::Append(shard, bytes) => {
                 words(["append", &names.inbox(shard), "", "1"], give);

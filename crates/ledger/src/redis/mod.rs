@@ -3,184 +3,121 @@
 //! again by this module. Replicas are not read.
 //! Never: knows a rule; its scripts compare, put and remove.
 //!
+//! # Layout
+//! - `address`: where the server is found; `connection`: connections to it, for ever; `pubsub`: the one that listens
+//! - `server_info`: whether it is fit, and how full it is; `incarnation`: whether it is still the same
+//! - `script`: calling a script; `arguments`: what a group's script is given; `scan`: rows in order
+//! - `error`: what an error says of what happened
+//!
 //! # Layout at rest
 //! | key | what |
 //! |---|---|
+//! | `<prefix>:incarnation` | the mark of the data: another one once the server was emptied |
 //! | `<prefix>:table:<name>` | a hash: keys and values of a table |
-//! | `<prefix>:index:<name>` | a sorted set of its keys, for scans |
+//! | `<prefix>:index:<name>` | a sorted set of its keys, for scans; not for a table that is never scanned |
 //! | `<prefix>:shard:<name>` | a hash: token, beat, epoch, number of the last group and what became of its units |
 //! | `<prefix>:inbox:<name>` | a stream: what was appended for a shard |
 
+mod address;
 mod arguments;
+mod connection;
+mod error;
+mod incarnation;
+mod pubsub;
+mod scan;
+mod script;
+mod server_info;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redis::aio::MultiplexedConnection;
+use parking_lot::Mutex;
 use redis::streams::StreamRangeReply;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind};
-use tokio::sync::{Mutex, broadcast};
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+
+pub use self::address::{BadUrl, check_url, without_password};
+pub use self::error::RedisOpenError;
+pub use self::server_info::{Pulse, Unfit, pulse};
 
 use self::arguments::{Names, arguments, token_of, token_text};
+use self::connection::Connections;
+use self::error::{failed, unclear};
+use self::pubsub::Listener;
+use self::script::Which;
 use crate::group::{Applied, EntryId, Group, Key, Room, Verdict};
 use crate::rows::{InboxEntry, Rows, Scan};
 use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Table, Token};
 
-/// For the handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// For one answer; a server that is slower is as good as gone.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait before signals are listened to again.
-const LISTEN_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Values that one call of a scan asks for.
-const VALUES_AT_ONCE: usize = 256;
+/// How a ledger on Redis is set up.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// `redis://`, `rediss://` or `redis+sentinel://`, with user, password and database number as usual.
+    pub url: String,
+    /// What every key begins with; ledgers with different prefixes share a server without meeting.
+    pub prefix: String,
+    /// Whether a server is used that may lose or evict what it was given.
+    pub allow_unsafe: bool,
+}
 
 /// Hashes, sorted sets and streams on a server.
 pub struct RedisLedger {
-    client: Client,
     names: Names,
-    connection: Mutex<Option<MultiplexedConnection>>,
-    write: Script,
-    /// The same, also where memory is used up.
-    write_always: Script,
-    own: Script,
-    beat: Script,
-    release: Script,
+    /// The mark of the data that were opened.
+    incarnation: String,
+    connections: Arc<Connections>,
+    pulse: Arc<Mutex<Pulse>>,
     signals: broadcast::Sender<Arc<str>>,
-    listener: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for RedisLedger {
-    fn drop(&mut self) {
-        self.listener.abort();
-    }
-}
-
-fn unclear(doing: &'static str, reason: impl ToString) -> LedgerError {
-    LedgerError::Unclear { doing, reason: reason.to_string() }
-}
-
-/// What an error says of what happened.
-fn failed(doing: &'static str, error: RedisError) -> LedgerError {
-    match error.kind() {
-        ErrorKind::Server(ServerErrorKind::ResponseError | ServerErrorKind::ExecAbort) => {
-            LedgerError::Broken { doing, reason: error.to_string() }
-        }
-        _ if error.code() == Some("OOM") => LedgerError::Full { reason: error.to_string() },
-        _ => unclear(doing, error),
-    }
+    /// They end with the ledger.
+    _duties: JoinSet<()>,
 }
 
 impl RedisLedger {
-    /// Connects to the server at `url`; all keys begin with `prefix`.
-    pub async fn open(url: &str, prefix: &str) -> Result<RedisLedger, LedgerError> {
-        let bad =
-            |error: RedisError| LedgerError::Bad { doing: "reading the server's address", reason: error.to_string() };
-        let client = Client::open(url).map_err(bad)?;
-        let names = Names::new(prefix);
+    /// Connects, looks whether the server is fit to keep jobs, and recognises the data or begins them.
+    pub async fn open(options: RedisOptions) -> Result<RedisLedger, RedisOpenError> {
+        let RedisOptions { url, prefix, allow_unsafe } = options;
+        let connections = Arc::new(Connections::open(&url).await?);
+        let pulse = server_info::take(&connections.owners).await?;
+        match allow_unsafe {
+            true => pulse.warn_if_unfit(),
+            false => pulse.check()?,
+        }
+        pulse.warn_of_failovers(connections.owners.address().has_sentinels());
+        let names = Names::new(&prefix);
+        let incarnation = incarnation::find_or_begin(&connections.owners, &names, &pulse).await?;
         let signals = broadcast::Sender::new(SIGNALS_MAX);
-        let mut heard = client.get_async_pubsub().await.map_err(|error| unclear("connecting", error))?;
-        heard.subscribe(names.signals()).await.map_err(|error| unclear("connecting", error))?;
-        let listener = tokio::spawn(listen_on(client.clone(), names.signals(), heard, signals.clone()));
-        let write = include_str!("write.lua");
-        let ledger = RedisLedger {
-            names,
-            client,
-            connection: Mutex::default(),
-            write: Script::new(&format!("#!lua\n{write}")),
-            write_always: Script::new(&format!("#!lua flags=allow-oom\n{write}")),
-            own: Script::new(include_str!("own.lua")),
-            beat: Script::new(include_str!("beat.lua")),
-            release: Script::new(include_str!("release.lua")),
-            signals,
-            listener,
-        };
-        ledger.connection("connecting").await?;
-        Ok(ledger)
+        let listener = Listener::open(&url, names.signals()).await?;
+        let pulse = Arc::new(Mutex::new(pulse));
+        let mut duties = JoinSet::new();
+        duties.spawn(connection::keep(connections.clone()));
+        duties.spawn(server_info::watch(connections.clone(), pulse.clone()));
+        duties.spawn(listener.run(connections.clone(), signals.clone()));
+        Ok(RedisLedger { names, incarnation, connections, pulse, signals, _duties: duties })
     }
 
-    /// The connection that all calls share; made anew if the last one broke.
-    async fn connection(&self, doing: &'static str) -> Result<MultiplexedConnection, LedgerError> {
-        let mut connection = self.connection.lock().await;
-        if let Some(connection) = &*connection {
-            return Ok(connection.clone());
-        }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(ANSWER_TIMEOUT));
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let made = made.map_err(|error| unclear(doing, error))?;
-        *connection = Some(made.clone());
-        Ok(made)
-    }
-
-    /// After an error that breaks the connection, the next call makes another.
-    async fn checked<T>(&self, doing: &'static str, answer: Result<T, RedisError>) -> Result<T, LedgerError> {
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
-                    *self.connection.lock().await = None;
-                }
-                Err(failed(doing, error))
-            }
-        }
-    }
-
-    async fn ask<T: FromRedisValue>(&self, doing: &'static str, command: &Cmd) -> Result<T, LedgerError> {
-        let mut connection = self.connection(doing).await?;
-        let answer = command.query_async(&mut connection).await;
-        self.checked(doing, answer).await
-    }
-
-    async fn run<T: FromRedisValue>(
-        &self,
-        doing: &'static str,
-        script: &redis::ScriptInvocation<'_>,
-    ) -> Result<T, LedgerError> {
-        let mut connection = self.connection(doing).await?;
-        let answer = script.invoke_async(&mut connection).await;
-        self.checked(doing, answer).await
-    }
-
-    async fn values(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, LedgerError> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut command = Cmd::new();
-        command.arg("HMGET").arg(self.names.table(table)).arg(keys);
-        self.ask("reading", &command).await
-    }
-
-    /// The next keys of a table, and one more if there is one.
-    async fn keys(&self, table: Table, is_up: bool, from: &[u8], rows: usize) -> Result<Vec<Vec<u8>>, LedgerError> {
-        let mut command = Cmd::new();
-        match is_up {
-            true => command.arg("ZRANGEBYLEX").arg(self.names.index(table)).arg(from).arg("+"),
-            false => command.arg("ZREVRANGEBYLEX").arg(self.names.index(table)).arg(from).arg("-"),
-        };
-        command.arg("LIMIT").arg(0).arg(rows.saturating_add(1).min(1 << 30));
-        self.ask("reading", &command).await
+    fn gone(&self, doing: &'static str) -> LedgerError {
+        incarnation::gone(doing, self.connections.address())
     }
 
     async fn write_one(&self, group: &Group, room: Room) -> Result<Applied, LedgerError> {
-        let script = match room {
-            Room::New => &self.write,
-            Room::Must => &self.write_always,
+        let which = match room {
+            Room::New => Which::Write,
+            Room::Must => Which::WriteAlways,
         };
-        let mut invocation = script.prepare_invoke();
-        arguments(&self.names, group, &mut |argument| {
-            invocation.arg(argument);
+        let mut command = script::call(which, 0);
+        arguments(&self.names, &self.incarnation, group, &mut |argument| {
+            command.arg(argument);
         });
-        let (what, said, seq): (String, String, Option<u64>) =
-            match self.run::<Vec<redis::Value>>("writing", &invocation).await?.as_slice() {
-                [what, said] => (text(what)?, text(said)?, None),
-                [what, said, seq] => (text(what)?, text(said)?, Some(text(seq)?.parse().unwrap_or(0))),
-                other => return Err(unclear("writing", format!("it answered {other:?}"))),
-            };
+        let answer: Vec<Value> = answered("writing", self.connections.writes.run(&command).await)?;
+        let (what, said, seq): (String, String, Option<u64>) = match answer.as_slice() {
+            [what, said] => (text(what)?, text(said)?, None),
+            [what, said, seq] => (text(what)?, text(said)?, Some(text(seq)?.parse().unwrap_or(0))),
+            other => return Err(unclear("writing", format!("it answered {other:?}"))),
+        };
         Ok(match what.as_str() {
+            "gone" => return Err(self.gone("writing")),
             "applied" => Applied::Applied(verdicts(&said)),
             "fenced" => Applied::Fenced(Shard::new(&said)),
             _ => Applied::Rewound(Shard::new(&said), seq.unwrap_or_default()),
@@ -188,9 +125,15 @@ impl RedisLedger {
     }
 }
 
-fn text(value: &redis::Value) -> Result<String, LedgerError> {
+/// What an answer says, if it is one.
+fn answered<T: FromRedisValue>(doing: &'static str, answer: Result<Value, RedisError>) -> Result<T, LedgerError> {
+    let answer = answer.map_err(|error| failed(doing, &error))?;
+    T::from_redis_value(answer).map_err(|error| unclear(doing, error))
+}
+
+fn text(value: &Value) -> Result<String, LedgerError> {
     match value {
-        redis::Value::Int(number) => Ok(number.to_string()),
+        Value::Int(number) => Ok(number.to_string()),
         value => String::from_redis_value_ref(value).map_err(|error| unclear("writing", error)),
     }
 }
@@ -200,35 +143,18 @@ fn verdicts(said: &str) -> Vec<Verdict> {
     said.split(',').filter(|word| !word.is_empty()).map(verdict).collect()
 }
 
-/// Passes signals on for as long as the ledger is there.
-async fn listen_on(client: Client, topic: String, mut heard: redis::aio::PubSub, signals: broadcast::Sender<Arc<str>>) {
-    use futures_util::StreamExt as _;
-    loop {
-        let mut messages = heard.on_message();
-        while let Some(message) = messages.next().await {
-            if let Ok(topic) = message.get_payload::<String>() {
-                // Nobody may listen.
-                drop(signals.send(topic.into()));
-            }
-        }
-        drop(messages);
-        heard = loop {
-            tokio::time::sleep(LISTEN_AGAIN_AFTER).await;
-            let Ok(mut again) = client.get_async_pubsub().await else { continue };
-            if again.subscribe(&topic).await.is_ok() {
-                break again;
-            }
-        };
-    }
-}
-
 #[async_trait]
 impl Ledger for RedisLedger {
     async fn own(&self, shard: &Shard, node: u64, seen: Option<(Token, u64)>) -> Result<Owning, LedgerError> {
         let (token, beat) = seen.map_or((String::new(), 0), |(token, beat)| (token_text(token), beat));
-        let mut invocation = self.own.prepare_invoke();
-        invocation.key(self.names.shard(shard)).arg(node).arg(token).arg(beat);
-        let (what, token, number): (String, String, u64) = self.run("taking a shard", &invocation).await?;
+        let mut command = script::call(Which::Own, 2);
+        command.arg(self.names.shard(shard)).arg(self.names.incarnation());
+        command.arg(node).arg(token).arg(beat).arg(&self.incarnation);
+        let answer = self.connections.owners.run(&command).await;
+        let (what, token, number): (String, String, u64) = answered("taking a shard", answer)?;
+        if what == "gone" {
+            return Err(self.gone("taking a shard"));
+        }
         let token = token_of(&token).ok_or_else(|| unclear("taking a shard", format!("it answered {token:?}")))?;
         Ok(match what.as_str() {
             "owned" => Owning::Owned { token, seq: number },
@@ -237,22 +163,29 @@ impl Ledger for RedisLedger {
     }
 
     async fn beat(&self, held: &[(Shard, Token)]) -> Result<Beats, LedgerError> {
-        let mut invocation = self.beat.prepare_invoke();
-        for (shard, token) in held {
-            invocation.key(self.names.shard(shard)).arg(token_text(*token));
+        let mut command = script::call(Which::Beat, held.len() + 1);
+        command.arg(self.names.incarnation());
+        for (shard, _) in held {
+            command.arg(self.names.shard(shard));
         }
-        let answer: Vec<u64> = self.run("beating", &invocation).await?;
-        let [seconds, micros, standing @ ..] = answer.as_slice() else {
-            return Err(unclear("beating", format!("it answered {answer:?}")));
-        };
-        let standing = standing.iter().map(|stands| *stands == 1).collect();
-        Ok(Beats { time_us: Some(seconds * 1_000_000 + micros), standing })
+        command.arg(&self.incarnation);
+        for (_, token) in held {
+            command.arg(token_text(*token));
+        }
+        let answer: Vec<u64> = answered("beating", self.connections.owners.run(&command).await)?;
+        match answer.as_slice() {
+            [seconds, micros, standing @ ..] => Ok(Beats {
+                time_us: Some(seconds * 1_000_000 + micros),
+                standing: standing.iter().map(|stands| *stands == 1).collect(),
+            }),
+            _ => Err(self.gone("beating")),
+        }
     }
 
     async fn release(&self, shard: &Shard, token: Token) -> Result<(), LedgerError> {
-        let mut invocation = self.release.prepare_invoke();
-        invocation.key(self.names.shard(shard)).arg(token_text(token));
-        self.run("releasing a shard", &invocation).await
+        let mut command = script::call(Which::Release, 1);
+        command.arg(self.names.shard(shard)).arg(token_text(token));
+        answered("releasing a shard", self.connections.owners.run(&command).await)
     }
 
     async fn write(&self, groups: &[Group], room: Room) -> Result<Vec<Applied>, LedgerError> {
@@ -264,40 +197,28 @@ impl Ledger for RedisLedger {
     }
 
     async fn read(&self, table: Table, keys: &[Key]) -> Result<Vec<Option<Bytes>>, LedgerError> {
-        let keys: Vec<Vec<u8>> = keys.iter().map(Key::to_vec).collect();
-        let found = self.values(table, &keys).await?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut command = redis::cmd("HMGET");
+        command.arg(self.names.table(table));
+        for key in keys {
+            key.with(|key| {
+                command.arg(key);
+            });
+        }
+        let found: Vec<Option<Vec<u8>>> = answered("reading", self.connections.reads.call(&command).await)?;
         Ok(found.into_iter().map(|value| value.map(Bytes::from)).collect())
     }
 
     async fn scan(&self, table: Table, scan: Scan<'_>, rows: usize, bytes: usize) -> Result<Rows, LedgerError> {
-        let (is_up, mut from) = match scan {
-            Scan::UpFrom(key) => (true, [b"[", key].concat()),
-            Scan::DownFrom(Some(key)) => (false, [b"(", key].concat()),
-            Scan::DownFrom(None) => (false, b"+".to_vec()),
-        };
-        let mut found = Rows::default();
-        loop {
-            let keys = self.keys(table, is_up, &from, rows).await?;
-            for some in keys.chunks(VALUES_AT_ONCE) {
-                for (key, value) in some.iter().zip(self.values(table, some).await?) {
-                    // One without a value was removed between the two looks.
-                    if value.is_some_and(|value| !found.push(key, &value, rows, bytes)) {
-                        return Ok(found);
-                    }
-                }
-            }
-            match keys.last() {
-                // All of them were removed meanwhile, and there are more.
-                Some(last) if found.is_empty() && keys.len() > rows => from = [b"(", &**last].concat(),
-                _ => return Ok(found),
-            }
-        }
+        self.scan_rows(table, scan, rows, bytes).await
     }
 
     async fn inbox(&self, shard: &Shard, entries: usize, bytes: usize) -> Result<Vec<InboxEntry>, LedgerError> {
         let mut command = Cmd::new();
         command.arg("XRANGE").arg(self.names.inbox(shard)).arg("-").arg("+").arg("COUNT").arg(entries.min(1 << 30));
-        let reply: StreamRangeReply = self.ask("reading the inbox", &command).await?;
+        let reply: StreamRangeReply = answered("reading the inbox", self.connections.reads.call(&command).await)?;
         let (mut found, mut size): (Vec<InboxEntry>, usize) = (Vec::new(), 0);
         for entry in reply.ids {
             let Some((id, value)) = entry_of(&entry) else { continue };
@@ -313,7 +234,7 @@ impl Ledger for RedisLedger {
     async fn signal(&self, topic: &str) -> Result<(), LedgerError> {
         let mut command = Cmd::new();
         command.arg("PUBLISH").arg(self.names.signals()).arg(topic);
-        self.ask::<redis::Value>("signalling", &command).await.map(drop)
+        answered::<Value>("signalling", self.connections.owners.call(&command).await).map(drop)
     }
 
     fn listen(&self) -> broadcast::Receiver<Arc<str>> {
@@ -321,7 +242,15 @@ impl Ledger for RedisLedger {
     }
 
     fn health(&self) -> Health {
-        Health { kind: "redis", durability: "what the server's AOF setting gives", free_bytes: None }
+        let pulse = self.pulse.lock();
+        Health {
+            kind: "redis",
+            durability: pulse.durability(),
+            free_bytes: None,
+            memory: Some(pulse.memory()),
+            trouble: self.connections.trouble(),
+            server: Some(pulse.version.clone()),
+        }
     }
 }
 

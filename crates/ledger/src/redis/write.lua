@@ -1,24 +1,32 @@
 -- Applies one group: compares fences, judges units, runs their commands. Knows no record.
--- ARGV: prefix; fences, and of each its shard, token and number; units, and of each its conditions (hash, field, value or
--- nothing) and its commands. Answers what became of the group, and where that is known of its units: '.' for one that took
--- effect, else the place of the condition that did not hold.
+-- ARGV: prefix; the mark of the data; fences, and of each its shard, token and number; runs of units that are judged as one,
+-- and of each how many it stands for, its conditions (hash, field, value or nothing) and its commands. Answers what became
+-- of the group, and where that is known of its units: '.' for one that took effect, else the place of the condition that
+-- did not hold.
 local at = 0
 local function take()
   at = at + 1
   return ARGV[at]
 end
-local function in_pieces(call, first, last, step)
-  for from = first, last, step do
-    call(unpack(ARGV, from, math.min(from + step - 1, last)))
+local function in_pieces(command, key, args, first, last)
+  local sum = 0
+  for from = first, last, 1000 do
+    sum = sum + redis.call(command, key, unpack(args, from, math.min(from + 999, last)))
   end
+  return sum
 end
-local prefix, fences, repeats = take(), {}, 0
+local prefix, mark, fences, repeats = take(), take(), {}, 0
 local count = tonumber(take())
+local function is_gone()
+  return redis.call('GET', prefix .. 'incarnation') ~= mark
+end
+if count == 0 and is_gone() then return { 'gone', '' } end
 for fence = 1, count do
   local shard, token, number = take(), take(), tonumber(take())
   local key = prefix .. 'shard:' .. shard
   local held = redis.call('HMGET', key, 'token', 'seq')
   local seq = tonumber(held[2] or '0')
+  if not held[1] and is_gone() then return { 'gone', '' } end
   if held[1] ~= token then return { 'fenced', shard } end
   if seq == number then repeats = repeats + 1
   elseif seq ~= number - 1 then return { 'rewound', shard, seq } end
@@ -28,8 +36,8 @@ if repeats > 0 and repeats < count then return { 'rewound', fences[1][3], fences
 if repeats > 0 then return { 'applied', redis.call('HGET', fences[1][1], 'last') or '' } end
 
 local verdicts = {}
-for unit = 1, tonumber(take()) do
-  local verdict = '.'
+for _ = 1, tonumber(take()) do
+  local units, verdict = tonumber(take()), '.'
   for place = 1, tonumber(take()) do
     local hash, field, is_absent, value = take(), take(), take(), take()
     local found = redis.call('HGET', hash, field)
@@ -42,21 +50,23 @@ for unit = 1, tonumber(take()) do
     at = last
     if verdict ~= '.' then -- its commands are passed over
     elseif kind == 'put' then
-      local made = 0
-      in_pieces(function(...) made = made + redis.call('HSET', key, ...) end, first, last, 1000)
-      if made > 0 and index ~= '' then
-        for field = first, last, 2 do redis.call('ZADD', index, 0, ARGV[field]) end
+      -- A row that was there before is in the index already.
+      if in_pieces('HSET', key, ARGV, first, last) > 0 and index ~= '' then
+        local members = {}
+        for place = 1, args, 2 do members[place], members[place + 1] = '0', ARGV[at - args + place] end
+        in_pieces('ZADD', index, members, 1, args)
       end
     elseif kind == 'remove' then
-      in_pieces(function(...) redis.call('HDEL', key, ...) end, first, last, 1000)
-      if index ~= '' then in_pieces(function(...) redis.call('ZREM', index, ...) end, first, last, 1000) end
+      if in_pieces('HDEL', key, ARGV, first, last) > 0 and index ~= '' then
+        in_pieces('ZREM', index, ARGV, first, last)
+      end
     elseif kind == 'append' then
       redis.call('XADD', key, '*', 'entry', ARGV[first])
     else
       redis.call('XDEL', key, ARGV[first])
     end
   end
-  verdicts[unit] = verdict
+  for _ = 1, units do verdicts[#verdicts + 1] = verdict end
 end
 local said = table.concat(verdicts, ',')
 for _, fence in ipairs(fences) do redis.call('HSET', fence[1], 'seq', fence[2], 'last', said) end

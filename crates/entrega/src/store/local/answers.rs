@@ -1,17 +1,27 @@
-//! Answers that are given again, and calls under way, in this process's memory.
-//! Invariant: bounded in bytes; the least used leave first. What is past its time is not given, whether or not it left.
-//! Never: writes to the ledger; a restart costs a few calls.
+//! Answers that are given again, and calls under way: in this process's memory, and where nodes share the ledger also
+//! there.
+//! Invariant: the memory is bounded in bytes; the least used leave first. What is past its time is not given, whether or
+//! not it left.
+//! Never: writes to a ledger that nobody shares; a restart costs a few calls.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
+use entrega_ledger::{Key, Unit};
 use moka::sync::Cache;
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::LocalStore;
+use super::changes::Decided;
+use super::reading::ReadError;
+use super::records::{self, CallRow};
+use super::tables::CALLS;
+use super::{LocalStore, Shared};
 use crate::store::{AnswerCache, StoreError, StoredAnswer};
 
 /// What all answers together may take.
@@ -56,20 +66,99 @@ impl Default for Answers {
     }
 }
 
+/// Who makes a call.
+type Caller = CallRow<JobId>;
+/// An answer that is kept.
+type Answer = CallRow<StoredAnswer>;
+
+/// A record that expires, in the place of one before it.
+fn put<T: Serialize>(key: &str, row: &CallRow<T>, before: Option<Time>) -> Unit {
+    let mut unit = Unit::default();
+    if let Some(before) = before {
+        unit.remove(CALLS, Key::Text(records::expiry_key(before, key)));
+    }
+    unit.put(CALLS, Key::Text(records::expiry_key(row.expires, key)), Vec::new());
+    unit.put(CALLS, Key::Text(key.to_owned()), records::encode(row));
+    unit
+}
+
+impl Shared {
+    /// What is under a key, and when it expires.
+    fn call_row<T: DeserializeOwned>(&self, key: &str, found: Option<&Bytes>) -> Result<Option<CallRow<T>>, ReadError> {
+        let row = found.map(|bytes| records::decode(CALLS, bytes)).transpose();
+        Ok(self.readable(&key, row)?.flatten())
+    }
+
+    async fn shared_answer(&self, key: &str) -> Result<Option<Answer>, ReadError> {
+        let read = self.ledger.read(CALLS, &[Key::Text(key.to_owned())]).await?;
+        self.call_row(key, read.first().and_then(Option::as_ref))
+    }
+
+    async fn share_answer(&self, key: &str, row: Answer) -> Result<(), StoreError> {
+        let decided = self.decide(CALLS, key, |found| {
+            let before = self.call_row::<StoredAnswer>(key, found)?.map(|row| row.expires);
+            Ok(Decided::Write(put(key, &row, before), (), None))
+        });
+        decided.await
+    }
+
+    async fn begin_shared_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
+        let decided = self.decide(CALLS, key, |found| {
+            let now = self.clock.now();
+            let made: Option<Caller> = self.call_row(key, found)?;
+            let before = made.as_ref().map(|made| made.expires);
+            Ok(match made.is_some_and(|made| made.expires > now) {
+                true => Decided::Leave(false),
+                false => Decided::Write(put(key, &Caller { expires: now + lasts, value: caller }, before), true, None),
+            })
+        });
+        decided.await
+    }
+
+    async fn end_shared_call(&self, key: &str, caller: JobId) -> Result<(), StoreError> {
+        let decided = self.decide(CALLS, key, |found| {
+            let made: Option<Caller> = self.call_row(key, found)?;
+            let Some(made) = made.filter(|made| made.value == caller) else { return Ok(Decided::Leave(())) };
+            let mut unit = Unit::default();
+            unit.remove(CALLS, Key::Text(records::expiry_key(made.expires, key)));
+            unit.remove(CALLS, Key::Text(key.to_owned()));
+            Ok(Decided::Write(unit, (), None))
+        });
+        decided.await
+    }
+}
+
 #[async_trait]
 impl AnswerCache for LocalStore {
     async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
-        let now = self.shared.clock.now();
-        Ok(self.shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer))
+        let (shared, now) = (&self.shared, self.shared.clock.now());
+        let held = shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer);
+        if held.is_some() || shared.cluster.is_none() {
+            return Ok(held);
+        }
+        let found = shared.shared_answer(&format!("answer/{key}")).await?.filter(|row| row.expires > now);
+        if let Some(CallRow { expires, value }) = &found {
+            let held = Held { answer: value.clone(), until: *expires, keep: expires.since(now) };
+            shared.answers.kept.insert(key.to_owned(), held);
+        }
+        Ok(found.map(|row| row.value))
     }
 
     async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
         let until = self.shared.clock.now() + keep;
-        self.shared.answers.kept.insert(key.to_owned(), Held { answer, until, keep });
-        Ok(())
+        self.shared.answers.kept.insert(key.to_owned(), Held { answer: answer.clone(), until, keep });
+        match self.shared.cluster {
+            Some(_) => {
+                self.shared.share_answer(&format!("answer/{key}"), Answer { expires: until, value: answer }).await
+            }
+            None => Ok(()),
+        }
     }
 
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
+        if self.shared.cluster.is_some() {
+            return self.shared.begin_shared_call(&format!("call/{key}"), caller, lasts).await;
+        }
         let now = self.shared.clock.now();
         let mut calls = self.shared.answers.calls.lock();
         let is_free = calls.get(key).is_none_or(|(_, until)| *until <= now);
@@ -80,6 +169,9 @@ impl AnswerCache for LocalStore {
     }
 
     async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError> {
+        if self.shared.cluster.is_some() {
+            return self.shared.end_shared_call(&format!("call/{key}"), caller).await;
+        }
         let mut calls = self.shared.answers.calls.lock();
         if calls.get(key).is_some_and(|(who, _)| *who == caller) {
             calls.remove(key);

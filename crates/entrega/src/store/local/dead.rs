@@ -1,10 +1,11 @@
 //! Dead letters: kept, counted, replayed, given up.
-//! Invariant: the index in memory says which entries there are and what is happening to them; the entries themselves
-//! are in the ledger.
+//! Invariant: a mark beside each entry says what it is, lane by lane and by age, so that any node can list them; the owner
+//! of a lane has the marks of its entries in memory, and only it changes them.
 //! Never: loses an entry to a replay; it stays until its job was delivered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,19 +13,22 @@ use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, GENERATIONS_MAX, N
 use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
-use entrega_ledger::Unit;
+use entrega_ledger::{Expect, Key, Unit, When};
+use serde::{Deserialize, Serialize};
 
 use super::ends::leave_index;
+use super::lanes::OwnedLane;
+use super::orders::{Answered, Order, Receipt};
 use super::reading::{From, PAGE_ROWS, ReadError, patiently, visit};
 use super::records::{self, Live, id_key};
-use super::tables::{DEAD, JOBS, LIVE};
-use super::{LaneCell, LocalStore, Shared};
+use super::tables::{DEAD, JOBS, LIVE, MARKS};
+use super::{LocalStore, Shared};
 use crate::store::paging::PAGE_BYTES_MAX;
 use crate::store::{
     ChangeError, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore, Page, Paged, StoreError,
 };
 
-/// The most entries that one page looks at.
+/// The most entries of one lane that one page looks at.
 const LOOKED_AT_MAX: usize = 10_000;
 /// The most entries that are asked for in one call; a mail may have megabytes.
 const READ_AT_ONCE: usize = 32;
@@ -33,9 +37,8 @@ const HOUR_MS: u64 = 3_600_000;
 const NO_CODE: &str = "unknown";
 
 /// What is known of an entry without reading it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeadMark {
-    pub(super) lane: LaneName,
     tenant: TenantName,
     code: String,
     pub(super) status: DeadLetterStatus,
@@ -43,136 +46,160 @@ pub(super) struct DeadMark {
     pub(super) expires_at: Time,
 }
 
-/// All entries by age.
-#[derive(Debug, Default)]
-pub(super) struct DeadIndex {
-    by_age: BTreeMap<DeadLetterCursor, DeadMark>,
-    by_lane: BTreeMap<LaneName, BTreeSet<DeadLetterCursor>>,
-    by_id: HashMap<JobId, Time>,
-    /// Entries per lane that are pending or being replayed: what people mean by "dead letters".
-    open: BTreeMap<LaneName, u32>,
-}
-
-impl DeadIndex {
-    fn put(&mut self, dead: &DeadLetter) {
-        self.remove(dead.job_id);
-        let place = (dead.moved_to_dlq_at, dead.job_id);
-        self.by_id.insert(dead.job_id, dead.moved_to_dlq_at);
-        self.by_lane.entry(dead.lane.clone()).or_default().insert(place);
-        let mark = DeadMark {
-            lane: dead.lane.clone(),
+impl DeadMark {
+    fn of(dead: &DeadLetter) -> DeadMark {
+        DeadMark {
             tenant: dead.original_data.tenant.clone(),
             code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
             status: dead.status,
             generation: dead.generation,
             expires_at: dead.expires_at(),
-        };
-        if mark.status.is_open() {
-            *self.open.entry(mark.lane.clone()).or_default() += 1;
         }
+    }
+}
+
+/// Where the mark of an entry is; those of a lane sort by age.
+pub(super) fn mark_key(lane: &str, (moved_at, id): DeadLetterCursor) -> String {
+    format!("{lane}/{:015}/{id}", moved_at.as_millis())
+}
+
+/// The place that follows a lane's name in the key of a mark.
+fn place_of(rest: &str) -> Option<DeadLetterCursor> {
+    let (moved_at, id) = rest.split_once('/')?;
+    Some((Time::from_millis(moved_at.parse().ok()?), id.parse().ok()?))
+}
+
+/// The rows of an entry, for whoever puts one into a ledger from outside.
+pub fn dead_letter_rows(dead: &DeadLetter) -> Unit {
+    let mut unit = Unit::default();
+    let mark = mark_key(dead.lane.as_str(), (dead.moved_to_dlq_at, dead.job_id));
+    unit.put(MARKS, Key::Text(mark), records::encode(&DeadMark::of(dead)));
+    unit.put(DEAD, id_key(dead.job_id), records::encode_json(dead));
+    unit
+}
+
+/// The entries of one lane by age.
+#[derive(Debug, Default)]
+pub(super) struct DeadIndex {
+    by_age: BTreeMap<DeadLetterCursor, DeadMark>,
+    by_id: HashMap<JobId, Time>,
+    /// How many are pending or being replayed: what people mean by "dead letters".
+    open: u32,
+}
+
+impl DeadIndex {
+    fn put(&mut self, place: DeadLetterCursor, mark: DeadMark) {
+        self.remove(place.1);
+        self.by_id.insert(place.1, place.0);
+        self.open += u32::from(mark.status.is_open());
         self.by_age.insert(place, mark);
     }
 
-    pub(super) fn remove(&mut self, id: JobId) {
-        let Some(moved_at) = self.by_id.remove(&id) else { return };
-        let Some(mark) = self.by_age.remove(&(moved_at, id)) else { return };
-        if let Some(places) = self.by_lane.get_mut(&mark.lane) {
-            places.remove(&(moved_at, id));
-        }
-        if let Some(open) = self.open.get_mut(&mark.lane) {
-            *open -= u32::from(mark.status.is_open());
-        }
+    /// Forgets an entry; where it was.
+    pub(super) fn remove(&mut self, id: JobId) -> Option<DeadLetterCursor> {
+        let place = (self.by_id.remove(&id)?, id);
+        let mark = self.by_age.remove(&place)?;
+        self.open -= u32::from(mark.status.is_open());
+        Some(place)
     }
 
     pub(super) fn contains(&self, id: JobId) -> bool {
         self.by_id.contains_key(&id)
     }
 
-    /// How many of a lane's entries are pending or being replayed.
-    pub(super) fn open_in(&self, lane: &LaneName) -> u32 {
-        self.open.get(lane).copied().unwrap_or(0)
+    /// How many are pending or being replayed.
+    pub(super) fn open(&self) -> u32 {
+        self.open
     }
 
-    /// The oldest entries of each lane.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (&LaneName, impl Iterator<Item = (JobId, &DeadMark)>, usize)> {
-        self.by_lane.iter().map(|(lane, places)| {
-            let marks = places.iter().filter_map(|place| Some((place.1, self.by_age.get(place)?)));
-            (lane, marks, places.len())
-        })
+    /// All of them, the oldest first, and how many.
+    pub(super) fn oldest(&self) -> (impl Iterator<Item = (DeadLetterCursor, &DeadMark)>, usize) {
+        (self.by_age.iter().map(|(place, mark)| (*place, mark)), self.by_age.len())
     }
 
     fn mark(&self, id: JobId) -> Option<&DeadMark> {
         self.by_age.get(&(*self.by_id.get(&id)?, id))
     }
+}
 
-    /// Places that fit what the index knows, in the filter's order.
-    fn places(&self, now: Time, filter: &DeadLetterFilter, after: Option<DeadLetterCursor>) -> Vec<DeadLetterCursor> {
-        let youngest = filter.older_than_seconds.map(|seconds| now - Duration::from_secs(seconds));
-        let fits = |(&place, mark): (&DeadLetterCursor, &DeadMark)| {
-            let fits = filter.lane.as_ref().is_none_or(|lane| *lane == mark.lane)
-                && filter.tenant.as_ref().is_none_or(|tenant| mark.tenant.is_of(tenant))
-                && filter.code.as_ref().is_none_or(|code| *code == mark.code)
-                && filter.status.is_none_or(|status| status == mark.status)
-                && youngest.is_none_or(|youngest| place.0 <= youngest)
-                && filter.before.is_none_or(|before| place.0 < before);
-            fits.then_some(place)
-        };
-        match filter.oldest_first {
-            true => {
-                let start = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-                let range = self.by_age.range((start, std::ops::Bound::Unbounded));
-                range.filter_map(fits).take(LOOKED_AT_MAX).collect()
-            }
-            false => {
-                let end = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-                let range = self.by_age.range((std::ops::Bound::Unbounded, end)).rev();
-                range.filter_map(fits).take(LOOKED_AT_MAX).collect()
-            }
-        }
-    }
+/// Places that fit a filter, and the last one that was looked at if there may be more behind it.
+#[derive(Default)]
+struct Places {
+    fits: Vec<DeadLetterCursor>,
+    cut_at: Option<DeadLetterCursor>,
+}
 
-    fn counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Vec<Count> {
-        let mut counts: BTreeMap<(LaneName, String), u64> = BTreeMap::new();
-        for ((moved_at, _), mark) in &self.by_age {
-            if !mark.status.is_open() || tenant.is_some_and(|tenant| !mark.tenant.is_of(tenant)) {
-                continue;
-            }
-            let key = match by {
-                CountBy::Code => mark.code.clone(),
-                CountBy::Tenant => mark.tenant.company().to_string(),
-                CountBy::Lane => mark.lane.to_string(),
-                CountBy::Hour => Time::from_millis(moved_at.as_millis() / HOUR_MS * HOUR_MS).to_string(),
-            };
-            *counts.entry((mark.lane.clone(), key)).or_default() += 1;
-        }
-        counts.into_iter().map(|((lane, key), count)| Count { lane, key, count }).collect()
-    }
+fn fits(filter: &DeadLetterFilter, now: Time, place: DeadLetterCursor, mark: &DeadMark) -> bool {
+    let youngest = filter.older_than_seconds.map(|seconds| now - Duration::from_secs(seconds));
+    filter.tenant.as_ref().is_none_or(|tenant| mark.tenant.is_of(tenant))
+        && filter.code.as_ref().is_none_or(|code| *code == mark.code)
+        && filter.status.is_none_or(|status| status == mark.status)
+        && youngest.is_none_or(|youngest| place.0 <= youngest)
+        && filter.before.is_none_or(|before| place.0 < before)
 }
 
 impl Shared {
-    pub(super) async fn recover_dead(&self) -> Result<(), ReadError> {
+    /// Reads the marks of a lane's entries into its memory.
+    pub(super) async fn load_dead(&self, lane: &OwnedLane) -> Result<(), ReadError> {
         let mut found = DeadIndex::default();
-        visit(&*self.ledger, DEAD, From::Up(Vec::new()), PAGE_ROWS, |_, bytes| {
-            match records::decode_json::<DeadLetter>(DEAD, bytes) {
-                Ok(dead) => found.put(&dead),
-                Err(error) => self.note_unreadable("dead", &error),
+        self.visit_marks(&lane.scope, None, false, |place, mark| {
+            found.put(place, mark);
+            ControlFlow::Continue(())
+        })
+        .await?;
+        *lane.dead.lock() = found;
+        Ok(())
+    }
+
+    /// Visits the marks of a lane, behind this place, the oldest or the newest first.
+    pub(super) async fn visit_marks(
+        &self,
+        scope: &str,
+        after: Option<DeadLetterCursor>,
+        is_newest_first: bool,
+        mut see: impl FnMut(DeadLetterCursor, DeadMark) -> ControlFlow<()> + Send,
+    ) -> Result<(), ReadError> {
+        let prefix = format!("{scope}/");
+        let from = match (is_newest_first, after) {
+            (false, None) => From::Up(prefix.clone().into_bytes()),
+            (false, Some(place)) => From::Up([mark_key(scope, place).as_bytes(), &[0]].concat()),
+            // The sign after the slash.
+            (true, None) => From::Down(Some(format!("{scope}0").into_bytes())),
+            (true, Some(place)) => From::Down(Some(mark_key(scope, place).into_bytes())),
+        };
+        visit(&*self.ledger, MARKS, from, PAGE_ROWS, |key, value| {
+            let key = String::from_utf8_lossy(key);
+            let Some(rest) = key.strip_prefix(&prefix) else { return ControlFlow::Break(()) };
+            match (place_of(rest), records::decode::<DeadMark>(MARKS, value)) {
+                (Some(place), Ok(mark)) => return see(place, mark),
+                (_, Err(error)) => self.note_unreadable(&key, &error),
+                (None, Ok(_)) => {}
             }
             ControlFlow::Continue(())
         })
         .await?;
-        *self.dead.lock() = found;
         Ok(())
     }
 
-    pub(super) fn put_dead(&self, unit: &mut Unit, dead: &DeadLetter) {
-        self.dead.lock().put(dead);
-        unit.put(DEAD, id_key(dead.job_id), records::encode_json(dead));
+    pub(super) fn put_dead(&self, lane: &OwnedLane, unit: &mut Unit, dead: &DeadLetter) {
+        let place = (dead.moved_to_dlq_at, dead.job_id);
+        let mut index = lane.dead.lock();
+        if let Some(before) = index.remove(dead.job_id).filter(|before| *before != place) {
+            unit.remove(MARKS, Key::Text(mark_key(&lane.scope, before)));
+        }
+        index.put(place, DeadMark::of(dead));
+        unit.ops.extend(dead_letter_rows(dead).ops);
     }
 
     /// The job of an entry was dropped or cancelled on its way: the entry waits again.
-    pub(super) async fn return_to_dead(&self, lane: &LaneCell, id: JobId, reason: &str) -> Result<Unit, ReadError> {
-        let mut unit = Unit::default();
-        leave_index(&mut unit, lane, id, true);
+    pub(super) async fn return_to_dead(
+        &self,
+        lane: &OwnedLane,
+        unit: &mut Unit,
+        id: JobId,
+        reason: &str,
+    ) -> Result<(), ReadError> {
+        leave_index(unit, lane, id, true);
         unit.remove(JOBS, id_key(id));
         if let Some(mut dead) = patiently(|| records::load_dead(&*self.ledger, id)).await? {
             let tried = patiently(|| records::load_history(&*self.ledger, id)).await;
@@ -181,9 +208,51 @@ impl Shared {
             dead.attempts.extend(tried);
             dead.status = DeadLetterStatus::Pending;
             dead.last_failure_reason = format!("{} (its replay was ended: {reason})", dead.last_failure_reason);
-            self.put_dead(&mut unit, &dead);
+            self.put_dead(lane, unit, &dead);
         }
-        Ok(unit)
+        Ok(())
+    }
+
+    /// Places that fit, in the filter's order, of all lanes that it is about.
+    async fn places(&self, filter: &DeadLetterFilter, page: Page<DeadLetterCursor>) -> Result<Places, ReadError> {
+        let scopes: Vec<Arc<str>> = match &filter.lane {
+            Some(lane) => vec![lane.as_str().into()],
+            None => self.scopes.read().clone(),
+        };
+        let now = self.clock.now();
+        // Which entries have a text in them is known only once they are read.
+        let enough = if filter.text.is_some() { LOOKED_AT_MAX } else { page.limit + 1 };
+        let mut all = Places::default();
+        let is_before = |one: DeadLetterCursor, other| (one < other) == filter.oldest_first && one != other;
+        for scope in scopes {
+            let (mut found, mut looked_at) = (Places::default(), 0);
+            self.visit_marks(&scope, page.after, !filter.oldest_first, |place, mark| {
+                if fits(filter, now, place, &mark) {
+                    found.fits.push(place);
+                }
+                looked_at += 1;
+                match found.fits.len() >= enough || looked_at >= LOOKED_AT_MAX {
+                    true => {
+                        found.cut_at = Some(place);
+                        ControlFlow::Break(())
+                    }
+                    false => ControlFlow::Continue(()),
+                }
+            })
+            .await?;
+            all.fits.append(&mut found.fits);
+            all.cut_at = match (all.cut_at, found.cut_at) {
+                (Some(one), Some(other)) => Some(if is_before(one, other) { one } else { other }),
+                (one, other) => one.or(other),
+            };
+        }
+        all.fits.sort_unstable();
+        if !filter.oldest_first {
+            all.fits.reverse();
+        }
+        // Behind where one lane was left, others are not known to be next.
+        all.fits.retain(|place| all.cut_at.is_none_or(|cut_at| !is_before(cut_at, *place)));
+        Ok(all)
     }
 
     async fn list_dead(
@@ -191,13 +260,12 @@ impl Shared {
         filter: &DeadLetterFilter,
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, ReadError> {
-        let places = self.dead.lock().places(self.clock.now(), filter, page.after);
+        let places = self.places(filter, page).await?;
         let (mut items, mut bytes, mut last) = (Vec::new(), 0, None);
-        let was_cut = places.len() == LOOKED_AT_MAX;
         let has_text = |dead: &DeadLetter| {
             filter.text.as_ref().is_none_or(|text| dead.last_failure_reason.contains(text.as_str()))
         };
-        for some in places.chunks(READ_AT_ONCE) {
+        for some in places.fits.chunks(READ_AT_ONCE) {
             let ids: Vec<JobId> = some.iter().map(|place| place.1).collect();
             let found = self.read_ids(DEAD, &ids).await?;
             for (place, found) in some.iter().zip(found) {
@@ -212,14 +280,14 @@ impl Shared {
                 }
             }
         }
-        Ok(Paged { items, next: last.filter(|_| was_cut) })
+        Ok(Paged { items, next: places.cut_at })
     }
 
     /// An entry that waits for somebody. The index knows of an end before the ledger does: what is read must be what the
     /// index speaks of, or the entry as it was before would take the place of what it is.
-    async fn pending(&self, id: JobId) -> Result<DeadLetter, ChangeError> {
+    async fn pending(&self, lane: &OwnedLane, id: JobId) -> Result<DeadLetter, ChangeError> {
         for is_last in [false, false, true] {
-            let known = self.dead.lock().mark(id).map(|mark| (mark.status, mark.generation));
+            let known = lane.dead.lock().mark(id).map(|mark| (mark.status, mark.generation));
             let known = known.ok_or(ChangeError::Unknown)?;
             if known.0 != DeadLetterStatus::Pending {
                 return Err(NoReplay::NotPending { status: known.0 }.into());
@@ -232,6 +300,101 @@ impl Shared {
             self.settled().await?;
         }
         Err(ChangeError::Unknown)
+    }
+
+    async fn dead_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, ReadError> {
+        let mut counts: BTreeMap<(LaneName, String), u64> = BTreeMap::new();
+        let scopes: Vec<Arc<str>> = self.scopes.read().clone();
+        for scope in scopes {
+            let Ok(lane) = LaneName::new(&scope) else { continue };
+            self.visit_marks(&scope, None, false, |(moved_at, _), mark| {
+                if mark.status.is_open() && tenant.is_none_or(|tenant| mark.tenant.is_of(tenant)) {
+                    let key = match by {
+                        CountBy::Code => mark.code,
+                        CountBy::Tenant => mark.tenant.company().to_string(),
+                        CountBy::Lane => lane.to_string(),
+                        CountBy::Hour => Time::from_millis(moved_at.as_millis() / HOUR_MS * HOUR_MS).to_string(),
+                    };
+                    *counts.entry((lane.clone(), key)).or_default() += 1;
+                }
+                ControlFlow::Continue(())
+            })
+            .await?;
+        }
+        Ok(counts.into_iter().map(|((lane, key), count)| Count { lane, key, count }).collect())
+    }
+
+    /// The lane of an entry.
+    async fn lane_of_dead(&self, id: JobId) -> Result<LaneName, ChangeError> {
+        let dead = records::load_dead(&*self.ledger, id).await.map_err(StoreError::from)?;
+        Ok(dead.ok_or(ChangeError::Unknown)?.lane)
+    }
+
+    /// Sends the job of an entry on its way again, in a lane of this node's.
+    pub(super) async fn replay_here(
+        &self,
+        lane: &Arc<OwnedLane>,
+        id: JobId,
+        receipt: Option<&Receipt>,
+    ) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.changes.lock().await;
+        self.settled().await?;
+        let mut dead = self.pending(lane, id).await?;
+        dead.check_replay()?;
+        let now = self.clock.now();
+        dead.status = DeadLetterStatus::Replaying;
+        dead.generation = (dead.generation + 1).min(GENERATIONS_MAX);
+        // The job takes its new time to live along: a retry writes its index entry from it.
+        let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
+        let job = dead.job_to_replay(now, expires_at);
+        let live = Live { generation: dead.generation, ..Live::of(&job) };
+        let mut unit = Unit::default();
+        unit.put(JOBS, id_key(id), records::encode(&job));
+        unit.put(LIVE, lane.live_key(id), records::encode(&live));
+        self.put_dead(lane, &mut unit, &dead);
+        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
+        let put_back = lane.clone();
+        Ok(self.change_then(lane, unit, move |shared| put_back.put_back(shared, id, &live)).await?)
+    }
+
+    /// Gives an entry of one of this node's lanes up.
+    pub(super) async fn discard_here(
+        &self,
+        lane: &Arc<OwnedLane>,
+        id: JobId,
+        reason: &str,
+        receipt: Option<&Receipt>,
+    ) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.changes.lock().await;
+        self.settled().await?;
+        let mut dead = self.pending(lane, id).await?;
+        dead.status = DeadLetterStatus::Discarded;
+        dead.discard_reason = Some(reason.to_owned());
+        let mut unit = Unit::default();
+        self.put_dead(lane, &mut unit, &dead);
+        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
+        Ok(self.change(lane, unit, Vec::new()).await?)
+    }
+
+    /// The same for an entry whose lane is not in the configuration, so that nobody owns it.
+    async fn discard_unowned(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
+        let read = self.ledger.read(DEAD, &[id_key(id)]).await.map_err(ReadError::from).map_err(StoreError::from)?;
+        let bytes = read.into_iter().next().flatten().ok_or(ChangeError::Unknown)?;
+        let mut dead = records::decode_json::<DeadLetter>(DEAD, &bytes).map_err(StoreError::from)?;
+        if dead.status != DeadLetterStatus::Pending {
+            return Err(NoReplay::NotPending { status: dead.status }.into());
+        }
+        dead.status = DeadLetterStatus::Discarded;
+        dead.discard_reason = Some(reason.to_owned());
+        let mut unit = dead_letter_rows(&dead);
+        unit.when.push(When { table: DEAD, key: id_key(id), expect: Expect::Is(bytes) });
+        let node = self.node.read().clone();
+        match self.write_under(node, vec![unit]).await?[0] {
+            true => Ok(()),
+            false => {
+                Err(StoreError::Unreachable { reason: "somebody else changed it at the same moment".into() }.into())
+            }
+        }
     }
 }
 
@@ -250,42 +413,26 @@ impl DeadLetterStore for LocalStore {
     }
 
     async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError> {
-        Ok(self.shared.dead.lock().counts(by, tenant))
+        Ok(self.shared.dead_counts(by, tenant).await?)
     }
 
     async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
         let shared = &self.shared;
-        let _one_at_a_time = shared.changes.lock().await;
-        shared.settled().await?;
-        let mut dead = shared.pending(id).await?;
-        dead.check_replay()?;
-        let lane = shared.lane(&dead.lane)?;
-        let now = shared.clock.now();
-        dead.status = DeadLetterStatus::Replaying;
-        dead.generation = (dead.generation + 1).min(GENERATIONS_MAX);
-        // The job takes its new time to live along: a retry writes its index entry from it.
-        let expires_at = lane.policy.ttl.map(|ttl| now + ttl);
-        let job = dead.job_to_replay(now, expires_at);
-        let live = Live { generation: dead.generation, ..Live::of(&job) };
-        let mut change = Unit::default();
-        change.put(JOBS, id_key(id), records::encode(&job));
-        change.put(LIVE, lane.live_key(id), records::encode(&live));
-        shared.put_dead(&mut change, &dead);
-        let put_back = lane.clone();
-        let then = move |shared: &Shared| put_back.put_back(shared, id, &live);
-        Ok(shared.change_then(Some(lane), change, then).await?)
+        let name = shared.lane_of_dead(id).await?;
+        let lane = shared.lane(&name)?;
+        match lane.owned() {
+            Some(owned) => shared.replay_here(&owned, id, None).await,
+            None => shared.order(lane, Order::Replay { id }).await?.done(),
+        }
     }
 
     async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
         let shared = &self.shared;
-        let _one_at_a_time = shared.changes.lock().await;
-        shared.settled().await?;
-        let mut dead = shared.pending(id).await?;
-        dead.status = DeadLetterStatus::Discarded;
-        dead.discard_reason = Some(reason.to_owned());
-        let mut change = Unit::default();
-        shared.put_dead(&mut change, &dead);
-        let lane = shared.lanes.get(&dead.lane);
-        Ok(shared.change(lane, change, Vec::new()).await?)
+        let name = shared.lane_of_dead(id).await?;
+        let Some(lane) = shared.lanes.get(&name) else { return shared.discard_unowned(id, reason).await };
+        match lane.owned() {
+            Some(owned) => shared.discard_here(&owned, id, reason, None).await,
+            None => shared.order(lane, Order::Discard { id, reason: reason.to_owned() }).await?.done(),
+        }
     }
 }

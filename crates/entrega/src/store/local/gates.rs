@@ -1,6 +1,8 @@
-//! Gates before destinations that are called without a queue, in this process's memory.
-//! Invariant: a gate counts as used up when the store was opened, for nobody remembers the starts of the process before.
-//! Never: waits.
+//! Gates before destinations that are called without a queue: in this process's memory, or where nodes share the ledger in a
+//! record of theirs.
+//! Invariant: a gate in memory counts as used up when the store was opened, for nobody remembers the starts of the process
+//! before. A shared one is changed by whoever read it last; of two who are as fast, one looks again.
+//! Never: waits for a turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +10,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::lane::Gate;
+use entrega_core::lane::{Gate, GateMemory};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope};
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 
-use super::LocalStore;
+use super::changes::Decided;
+use super::records;
+use super::tables::CALLS;
+use super::{LocalStore, Shared};
 use crate::store::{GateKeeper, GateName, Passing, StoreError};
 
 /// A gate, and the policy that it was made for; none where that policy holds nothing.
@@ -25,11 +30,13 @@ type Made = (Arc<LanePolicy>, Option<Gate>);
 pub(super) struct Gates {
     opened_at: Time,
     by_name: Mutex<HashMap<LaneName, Made>>,
+    /// Callers of one node come to a shared gate one after the other.
+    turns: Mutex<HashMap<LaneName, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Gates {
     pub(super) fn opened_at(now: Time) -> Gates {
-        Gates { opened_at: now, by_name: Mutex::default() }
+        Gates { opened_at: now, by_name: Mutex::default(), turns: Mutex::default() }
     }
 
     /// Does something with a gate. Whoever comes with another policy, as one does that waited while its connector was
@@ -59,19 +66,59 @@ impl Gates {
     }
 }
 
+impl Shared {
+    async fn pass(&self, gate: &GateName, waits: bool) -> Result<Passing, StoreError> {
+        if self.cluster.is_none() {
+            return Ok(self.gates.pass(gate, self.clock.now(), waits));
+        }
+        self.with_shared(gate, |made, now| Passing::of(now, made.and_then(|made| made.call(now, waits)))).await
+    }
+
+    /// Does something with the gate that all nodes share.
+    async fn with_shared<T: Send>(
+        &self,
+        gate: &GateName,
+        act: impl Fn(Option<&mut Gate>, Time) -> T + Send + Sync,
+    ) -> Result<T, StoreError> {
+        let turn = self.gates.turns.lock().entry(gate.name.clone()).or_default().clone();
+        let _turn = turn.lock().await;
+        let key = format!("gate/{}", gate.name);
+        let decided = self.decide(CALLS, &key, |found| {
+            let now = self.clock.now();
+            let Some(mut made) = Gate::new(&gate.policy, Scope::Lane) else {
+                return Ok(Decided::Leave(act(None, now)));
+            };
+            let memory = found.map(|bytes| records::decode::<GateMemory>(CALLS, bytes)).transpose();
+            let memory = self.readable(&key, memory)?.flatten();
+            memory.into_iter().for_each(|memory| made.resume_with(now, memory));
+            let value = act(Some(&mut made), now);
+            let bytes = records::encode(&made.memory(now));
+            Ok(match found.is_some_and(|found| **found == *bytes) {
+                true => Decided::Leave(value),
+                false => Decided::put(CALLS, &key, bytes, value),
+            })
+        });
+        decided.await
+    }
+}
+
 #[async_trait]
 impl GateKeeper for LocalStore {
     async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), true))
+        self.shared.pass(gate, true).await
     }
 
     async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        Ok(self.shared.gates.pass(gate, self.shared.clock.now(), false))
+        self.shared.pass(gate, false).await
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
-        let now = self.shared.clock.now();
-        self.shared.gates.with(gate, now, |gate| gate.learn(now, JobId::MIN, lesson, took));
-        Ok(())
+        let learn = |made: &mut Gate, now| made.learn(now, JobId::MIN, lesson, took);
+        if self.shared.cluster.is_none() {
+            let now = self.shared.clock.now();
+            self.shared.gates.with(gate, now, |gate| learn(gate, now));
+            return Ok(());
+        }
+        self.shared.with_shared(gate, |made, now| made.into_iter().for_each(|made| learn(made, now))).await
     }
 }

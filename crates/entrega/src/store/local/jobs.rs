@@ -1,5 +1,6 @@
 //! The verbs of a job's way: submit, claim, settle, and an operator's cancel and unblock.
-//! Invariant: the machine decides, then the records follow in the writer's order.
+//! Invariant: the machine decides, then the records follow in the writer's order. What another node owns, that node is
+//! asked to do.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,82 +12,55 @@ use entrega_core::job::{Attempt, Job, JobState};
 use entrega_core::lane::{Claimed, Explanation, Next, NotRemoved};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
-use entrega_ledger::{Key, LedgerError, Unit};
-use tokio::sync::{Notify, oneshot};
+use entrega_core::time::Time;
+use entrega_ledger::{LedgerError, Unit};
+use tokio::sync::Notify;
 
-use super::command::{Command, Prepared};
+use super::command::{Change, Command};
+use super::ends::Pending;
+use super::lanes::OwnedLane;
+use super::orders::{Answered, Order, Receipt};
 use super::read_ahead;
-use super::reading::{ReadError, patiently};
-use super::records::{self, Ended, Kept, Live, id_key};
-use super::sweep::Chosen;
-use super::tables::{JOBS, LIVE, REGISTRY};
-use super::{LaneCell, LocalStore, SUBMITS_WAITING_MAX, Shared, UNSETTLED_MAX};
+use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
+use super::records::{self, Live, id_key};
+use super::settlements::place;
+use super::starts::FRESH;
+use super::tables::{JOBS, LIVE};
+use super::{LocalStore, Shared, UNSETTLED_MAX};
 use crate::store::{
-    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, KeptAnswer, LaneView, NewEntry, Once,
+    ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, NodeView,
     Page, Paged, Settlement, StoreError, StoreHealth, Submitted, Swept, Ticket,
 };
 
 #[async_trait]
 impl JobStore for LocalStore {
     async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
-        let shared = &self.shared;
-        if shared.is_full.load(Ordering::Relaxed) {
-            shared.rejected.fetch_add(1, Ordering::Relaxed);
-            return Err(shared.disk_full());
-        }
-        let prepared = jobs.into_iter().map(|NewEntry { job, once, answer }| {
-            let prepared = prepare(shared, &job, &once)?;
-            Ok::<_, StoreError>(match answer {
-                Some(answer) => prepared.done(job, answer),
-                None => prepared,
-            })
-        });
-        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
-        let room = prepared.len().min(SUBMITS_WAITING_MAX) as u32;
-        let permit = shared.submit_permits.clone().acquire_many_owned(room).await.map_err(|_| shared.stopped())?;
-        let (reply, durable) = oneshot::channel();
-        shared.send(Command::Submit { jobs: prepared, reply, permit })?;
-        durable.await.map_err(|_| shared.stopped())
+        self.shared.bounded(self.shared.take(jobs)).await
     }
 
     async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
-        let kept = records::load_kept(&*self.shared.ledger, &records::once_key(tenant, key)).await?;
-        let now = self.shared.clock.now();
-        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
+        Ok(self.shared.taken_under(&records::once_key(tenant, key)).await?)
     }
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
-        let lane = self.shared.lane(lane)?;
+        let entry = self.shared.lane(lane)?;
         if self.shared.is_failed() {
             return Err(self.shared.stopped());
         }
-        let claims = loop {
-            {
-                let mut machine = lane.machine.lock();
-                if !self.shared.is_released.load(Ordering::SeqCst) {
-                    break machine.claim(self.shared.clock.now(), max);
-                }
-            }
-            self.shared.forget_starts().await?;
-        };
-        let mut jobs = Vec::with_capacity(claims.jobs.len());
-        for claimed in claims.jobs {
-            let ahead = lane.read_ahead.lock().take(claimed.id);
-            if let Some(job) = ahead.filter(|_| !has_history(lane, &claimed)) {
-                jobs.push(claimed_job(&claimed, job, Vec::new()));
-                continue;
-            }
-            match self.shared.load_claimed(lane, &claimed).await {
-                Ok(job) => jobs.push(job),
-                Err(ReadError::Ledger(LedgerError::Unclear { .. })) => lane.give_back(&self.shared, &claimed).await,
-                Err(error) => self.shared.set_aside(lane, &claimed, &error).await?,
-            }
+        match entry.owned() {
+            Some(lane) => self.shared.claim(&lane, max).await,
+            // Whoever takes it over wakes its dispatcher.
+            None => Ok(ClaimBatch::default()),
         }
-        if !claims.expired.is_empty() {
-            let expired = claims.expired.iter().map(|left| left.id).collect();
-            self.shared.send(Command::Expire { lane: lane.clone(), expired })?;
+    }
+
+    fn give_back(&self, lane: &LaneName, ticket: Ticket) {
+        let (epoch, ticket) = place(ticket);
+        if let Some(lane) = self.shared.owned(lane).filter(|lane| lane.hold.token.epoch == epoch) {
+            let now = self.shared.clock.now();
+            lane.machine.lock().give_back(now, ticket, now);
+            lane.wake.notify_one();
         }
-        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
     }
 
     async fn settle(&self, lane: &LaneName, mut settlements: Vec<Settlement>) -> Result<(), StoreError> {
@@ -99,12 +73,13 @@ impl JobStore for LocalStore {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        self.shared.settled().await
+        self.shared.bounded(self.shared.settled()).await
     }
 
     async fn release(&self) -> Result<(), StoreError> {
-        // Nobody else can have what was claimed; it is queued again at the next start.
-        self.shared.keep_starts().await
+        // Where nobody else can have what was claimed, it is queued again at the next start.
+        self.shared.bounded(self.shared.keep_starts()).await?;
+        self.shared.bounded(self.shared.release_all()).await
     }
 
     fn wake(&self, lane: &LaneName) -> Result<Arc<Notify>, StoreError> {
@@ -113,57 +88,26 @@ impl JobStore for LocalStore {
 
     async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
         let shared = &self.shared;
-        let _one_at_a_time = shared.changes.lock().await;
-        shared.settled().await?;
         let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
-        let wrong = |hint| Err(ChangeError::WrongState { state: view.state, hint });
-        if !view.state.may_become(JobState::Cancelled) {
-            return match view.state {
-                JobState::Running => wrong("an attempt is under way; try again when it has ended"),
-                _ => wrong("it has ended"),
-            };
+        if view.state.is_end() && view.state != JobState::Dlq {
+            return Err(ChangeError::WrongState { state: view.state, hint: HAS_ENDED.into() });
         }
         let lane = shared.lane(&view.lane)?;
-        if view.state == JobState::Blocked {
-            // The machine has let go of it; only its record is left.
-            lane.blocked.fetch_sub(1, Ordering::Relaxed);
-        } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
-            return wrong("it is being attempted or has just ended");
+        match lane.owned() {
+            Some(owned) => shared.bounded(shared.cancel_here(&owned, id, reason, None)).await?,
+            None => shared.order(lane, Order::Cancel { id, reason: reason.to_owned() }).await?.done()?,
         }
-        let end = shared.dropped(lane, id, JobState::Cancelled, reason, &[]).await.map_err(StoreError::from)?;
-        shared.change(Some(lane), end, vec![id]).await?;
         shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)
     }
 
     async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
         let shared = &self.shared;
-        let _one_at_a_time = shared.changes.lock().await;
-        shared.settled().await?;
-        let live = shared.find_live(id).await.map_err(StoreError::from)?;
-        let live = live.filter(|live| live.blocked.is_some());
-        let Some(live) = live else {
-            let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
-            return Err(ChangeError::WrongState { state: view.state, hint: "only a blocked job can be unblocked" });
-        };
-        let lane = shared.lane(&live.lane)?;
-        let now = shared.clock.now();
-        let expires = lane.policy.expires_unblocked(now, live.expires);
-        let live = Live { blocked: None, attempt: 0, due: now, expires, unblocked: true, ..live };
-        let mut change = Unit::default();
-        change.put(LIVE, lane.live_key(id), records::encode(&live));
-        let job = shared.readable(&id, records::load_job(&*shared.ledger, id).await).map_err(StoreError::from)?;
-        if let Some(job) = job.flatten() {
-            // A retry writes its index entry from the job.
-            let job = Job { expires_at: expires.finite(), ..job };
-            change.put(JOBS, id_key(id), records::encode(&job));
+        let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+        let lane = shared.lane(&view.lane)?;
+        match lane.owned() {
+            Some(owned) => shared.bounded(shared.unblock_here(&owned, id, None)).await,
+            None => shared.order(lane, Order::Unblock { id }).await?.done(),
         }
-        let unblocked = lane.clone();
-        let then = move |shared: &Shared| {
-            unblocked.blocked.fetch_sub(1, Ordering::Relaxed);
-            unblocked.has_unblocked.store(true, Ordering::Relaxed);
-            unblocked.put_back(shared, id, &live);
-        };
-        Ok(shared.change_then(Some(lane), change, then).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError> {
@@ -171,19 +115,28 @@ impl JobStore for LocalStore {
     }
 
     async fn ended(&self, id: JobId) -> Result<(), StoreError> {
-        let end = self.shared.waiters.wait(id);
-        let rests = |state: JobState| state.is_end() || state == JobState::Blocked;
-        let is_waiting =
-            async || Ok::<_, StoreError>(self.shared.view(id).await?.is_some_and(|view| !rests(view.state)));
-        if !is_waiting().await? {
-            return Ok(());
-        }
-        if !self.shared.is_failed() {
-            end.told().await;
-        }
-        match self.shared.is_failed() && is_waiting().await? {
-            true => Err(self.shared.stopped()),
-            false => Ok(()),
+        loop {
+            let end = self.shared.waiters.wait(id);
+            let rests = |state: JobState| state.is_end() || state == JobState::Blocked;
+            let is_waiting =
+                async || Ok::<_, StoreError>(self.shared.view(id).await?.is_some_and(|view| !rests(view.state)));
+            if !is_waiting().await? {
+                return Ok(());
+            }
+            if self.shared.is_failed() {
+                return Err(self.shared.stopped());
+            }
+            match &self.shared.cluster {
+                None => {
+                    end.told().await;
+                    return match self.shared.is_failed() && is_waiting().await? {
+                        true => Err(self.shared.stopped()),
+                        false => Ok(()),
+                    };
+                }
+                // Another node may end it, and whoever took it may be told, or not.
+                Some(_) => drop(tokio::time::timeout(LOOK_AGAIN_AFTER, end.told()).await),
+            }
         }
     }
 
@@ -192,76 +145,54 @@ impl JobStore for LocalStore {
     }
 
     async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
-        let Some(live) = self.shared.find_live(id).await? else { return Ok(None) };
-        let now = self.shared.clock.now();
-        Ok(self.shared.lane(&live.lane)?.machine.lock().explain(now, id))
+        let shared = &self.shared;
+        let Some(live) = shared.find_live(id).await? else { return Ok(None) };
+        let lane = shared.lane(&live.lane)?;
+        match lane.owned() {
+            Some(owned) => Ok(owned.machine.lock().explain(shared.clock.now(), id)),
+            None if live.blocked.is_some() => Ok(None),
+            None => match shared.order(lane, Order::Explain { id }).await? {
+                Answered::Explained(explained) => Ok(explained),
+                _ => Ok(None),
+            },
+        }
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>, StoreError> {
-        let now = self.shared.clock.now();
-        let dead = self.shared.dead.lock();
-        let views = self.shared.lanes.values().map(|lane| {
-            let machine = lane.machine.lock();
-            LaneView {
-                name: lane.name.clone(),
-                policy: lane.policy.clone(),
-                sizes: machine.sizes(),
-                blocked: lane.blocked.load(Ordering::Relaxed),
-                dead_letters: dead.open_in(&lane.name),
-                paused: machine.is_paused(),
-                hold: machine.held_by(now),
-                breaker: machine.breaker(now),
-                cadence: machine.cadence(),
-                oldest: machine.oldest(),
-            }
-        });
-        Ok(views.collect())
+        self.shared.lane_views().await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        Ok(self.shared.node_views())
     }
 
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
-        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
-        let _one_at_a_time = self.shared.changes.lock().await;
-        let lane = self.shared.lane(lane)?;
-        let key = Key::Text(format!("paused/{}", lane.name));
-        let mut change = Unit::default();
-        match paused {
-            true => change.put(REGISTRY, key, &b"true"[..]),
-            false => change.remove(REGISTRY, key),
-        }
-        {
-            let mut machine = lane.machine.lock();
-            if paused { machine.pause() } else { machine.resume() }
-        }
-        self.shared.change(Some(lane), change, Vec::new()).await?;
-        lane.wake.notify_one();
-        Ok(())
+        self.shared.bounded(self.shared.set_paused(lane, paused)).await
     }
 
     async fn sweep(&self) -> Result<Swept, StoreError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
-        self.shared.settled().await?;
-        let Chosen { change, swept, remembered } = self.shared.choose_sweep().await?;
-        if !remembered.is_empty() {
-            self.shared.send(Command::Forget { remembered })?;
-        }
-        if !change.ops.is_empty() {
-            self.shared.change(None, change, Vec::new()).await?;
-        }
-        Ok(swept)
+        self.shared.sweep().await
     }
 
     fn health(&self) -> StoreHealth {
-        let is_full = self.shared.is_full.load(Ordering::Relaxed);
-        let ledger = self.shared.ledger.health();
+        let shared = &self.shared;
+        let ledger = shared.ledger.health();
+        let is_out_of_memory = ledger.memory.and_then(|memory| memory.ratio()).is_some_and(|ratio| ratio >= 1.0);
+        let is_full = shared.is_full.load(Ordering::Relaxed) || is_out_of_memory;
         StoreHealth {
             kind: ledger.kind,
             durability: ledger.durability,
-            failure: self.shared.failure.borrow().clone(),
-            refuses: is_full.then(|| self.shared.disk_full().to_string()),
-            unreadable: self.shared.unreadable.load(Ordering::Relaxed),
-            memory: None,
-            stale_settlements: 0,
-            rejected_writes: self.shared.rejected.load(Ordering::Relaxed),
+            failure: shared.failure.borrow().clone().or(ledger.trouble),
+            refuses: is_full.then(|| shared.no_room().to_string()),
+            unreadable: shared.unreadable.load(Ordering::Relaxed),
+            memory: ledger.memory.map(|memory| MemoryUse {
+                used_bytes: memory.used_bytes,
+                max_bytes: memory.max_bytes,
+                level: memory.level(),
+            }),
+            stale_settlements: shared.stale.load(Ordering::Relaxed),
+            rejected_writes: shared.rejected.load(Ordering::Relaxed),
+            policy_mismatches: shared.policy_mismatches(),
         }
     }
 
@@ -274,53 +205,202 @@ impl JobStore for LocalStore {
     }
 }
 
-pub(super) fn prepare(shared: &Shared, job: &Job, once: &[Once]) -> Result<Prepared, StoreError> {
-    let live = Live::of(job);
-    let remembered = |once: &Once| {
-        let kept = Kept { request: once.request, id: job.id, expires: once.expires, stands: None };
-        (records::once_key(&job.tenant, &once.key), kept)
-    };
-    Ok(Prepared {
-        lane: shared.lane(&job.lane)?.clone(),
-        waiting: live.waiting(job.id),
-        live: Some(records::encode(&live)),
-        job: records::encode_job(job),
-        once: once.iter().map(remembered).collect(),
-    })
-}
+/// A caller of a shared ledger that does not answer is told so after this.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How often a job is looked at whose end nobody here is told of.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+const HAS_ENDED: &str = "it has ended";
 
-impl Prepared {
-    /// The same for a job whose answer is known.
-    fn done(self, job: Job, answer: KeptAnswer) -> Prepared {
-        Prepared { job: records::encode_ended(&Ended::answered(job, answer)), live: None, ..self }
-    }
-}
-
-impl LaneCell {
-    /// Puts a job back that the lane had accepted before; its record is durable.
-    pub(super) fn put_back(&self, shared: &Shared, id: JobId, live: &Live) {
-        self.read_ahead.lock().forget(id);
-        self.machine.lock().restore(shared.clock.now(), &live.waiting(id));
-        self.wake.notify_one();
+impl Shared {
+    /// Gives up on a ledger that others share and that does not answer; whether it happened is then not known.
+    pub(super) async fn bounded<T, E: From<StoreError>>(
+        &self,
+        verb: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
+        if self.cluster.is_none() {
+            return verb.await;
+        }
+        let reason = || "it has not answered for some seconds, and whether this happened is not known".to_owned();
+        let patient = tokio::time::timeout(PATIENCE, verb).await;
+        patient.unwrap_or_else(|_| Err(StoreError::Unreachable { reason: reason() }.into()))
     }
 
-    /// Puts a claimed job back whose record could not be read just now. It comes again, with the same number.
-    async fn give_back(&self, shared: &Shared, claimed: &Claimed) {
-        let now = shared.clock.now();
-        let at = now + READ_AGAIN_AFTER;
-        self.machine.lock().give_back(now, claimed.ticket, at);
-        self.wake.notify_one();
+    async fn claim(&self, lane: &Arc<OwnedLane>, max: usize) -> Result<ClaimBatch, StoreError> {
+        let (claims, decided_at) = loop {
+            let now = self.clock.now();
+            let is_unsure = self.cluster.as_ref().is_some_and(|cluster| cluster.is_unsure(now));
+            if lane.hold.lease.is_over() || is_unsure {
+                return Ok(ClaimBatch { wake_at: Some(now + ASK_AGAIN_AFTER), ..ClaimBatch::default() });
+            }
+            {
+                let mut machine = lane.machine.lock();
+                if lane.is_leaving.load(Ordering::SeqCst) {
+                    return Ok(ClaimBatch { wake_at: Some(now + ASK_AGAIN_AFTER), ..ClaimBatch::default() });
+                }
+                if self.cluster.is_some() || !self.is_released.load(Ordering::SeqCst) {
+                    break (machine.claim(now, max), now);
+                }
+            }
+            self.forget_starts().await?;
+        };
+        if self.cluster.is_some() && !claims.jobs.is_empty() && lane.machine.lock().counts_starts() {
+            // Whoever owns the lane next must know of them.
+            self.write_starts(lane, decided_at).await?;
+        }
+        let jobs = self.load_all(lane, &claims.jobs).await?;
+        if !claims.expired.is_empty() {
+            let expired = claims.expired.iter().map(|left| left.id).collect();
+            self.send(Command::Expire { lane: lane.clone(), expired })?;
+        }
+        let jobs = self.start_now(lane, &claims.jobs, jobs, decided_at);
+        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
+    }
+
+    /// What was claimed, with its records.
+    async fn load_all(&self, lane: &Arc<OwnedLane>, claimed: &[Claimed]) -> Result<Vec<ClaimedJob>, StoreError> {
+        let mut jobs = Vec::with_capacity(claimed.len());
+        if self.cluster.is_some() {
+            self.read_together(lane, claimed).await;
+        }
+        for claimed in claimed {
+            let ahead = lane.read_ahead.lock().take(claimed.id);
+            if let Some(job) = ahead.filter(|_| !has_history(lane, claimed)) {
+                jobs.push(claimed_job(lane, claimed, job, Vec::new()));
+                continue;
+            }
+            match self.load_claimed(lane, claimed).await {
+                Ok(job) => jobs.push(job),
+                Err(ReadError::Ledger(LedgerError::Unclear { .. })) => {
+                    let now = self.clock.now();
+                    lane.machine.lock().give_back(now, claimed.ticket, now + READ_AGAIN_AFTER);
+                    lane.wake.notify_one();
+                }
+                Err(error) => self.set_aside(lane, claimed, &error).await?,
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Reads the records of all that was claimed in one call, where a call costs more than a look-up.
+    async fn read_together(&self, lane: &Arc<OwnedLane>, claimed: &[Claimed]) {
+        let missing: Vec<JobId> = {
+            let ahead = lane.read_ahead.lock();
+            claimed.iter().map(|claimed| claimed.id).filter(|id| !ahead.has(*id)).collect()
+        };
+        if missing.len() < 2 {
+            return;
+        }
+        // One that was not read is read by itself.
+        let Ok(found) = self.read_ids(JOBS, &missing).await else { return };
+        let mut ahead = lane.read_ahead.lock();
+        for bytes in found.iter().flatten().filter(|bytes| !records::is_ended(bytes)) {
+            ahead.keep(records::decode_job(bytes).ok());
+        }
+    }
+
+    /// Counts starts from now on, when they are made. Where reading took so long that gates may have shut since they were
+    /// let through, they wait again, and their records at hand.
+    fn start_now(
+        &self,
+        lane: &OwnedLane,
+        claimed: &[Claimed],
+        jobs: Vec<ClaimedJob>,
+        decided_at: Time,
+    ) -> Vec<ClaimedJob> {
+        let now = self.clock.now();
+        if now.since(decided_at) <= FRESH {
+            if now > decided_at {
+                lane.machine.lock().restamp(claimed, decided_at, now);
+            }
+            return jobs;
+        }
+        for job in jobs {
+            lane.machine.lock().give_back(now, place(job.ticket).1, now);
+            if job.history.is_empty() {
+                lane.read_ahead.lock().keep(Some(job.job));
+            }
+        }
+        lane.wake.notify_one();
+        Vec::new()
+    }
+
+    /// Ends a job of a lane of this node's that waits or is blocked.
+    pub(super) async fn cancel_here(
+        &self,
+        lane: &Arc<OwnedLane>,
+        id: JobId,
+        reason: &str,
+        receipt: Option<&Receipt>,
+    ) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.changes.lock().await;
+        self.settled().await?;
+        let view = self.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+        let wrong = |hint: &'static str| Err(ChangeError::WrongState { state: view.state, hint: hint.into() });
+        if !view.state.may_become(JobState::Cancelled) {
+            return match view.state {
+                JobState::Running => wrong("an attempt is under way; try again when it has ended"),
+                _ => wrong(HAS_ENDED),
+            };
+        }
+        if view.state == JobState::Blocked {
+            // The machine has let go of it; only its record is left.
+            lane.blocked.fetch_sub(1, Ordering::Relaxed);
+        } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
+            return wrong("it is being attempted or has just ended");
+        }
+        let dropped = self.dropped(lane, &[id], JobState::Cancelled, reason, &Pending::new()).await;
+        let mut end = dropped.map_err(StoreError::from)?;
+        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut end, &Answered::Done));
+        Ok(self.change(lane, end, vec![id]).await?)
+    }
+
+    /// Puts a blocked job of a lane of this node's back in its queue.
+    pub(super) async fn unblock_here(
+        &self,
+        lane: &Arc<OwnedLane>,
+        id: JobId,
+        receipt: Option<&Receipt>,
+    ) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.changes.lock().await;
+        self.settled().await?;
+        let live = self.find_live(id).await.map_err(StoreError::from)?;
+        let live = live.filter(|live| live.blocked.is_some());
+        let Some(live) = live else {
+            let view = self.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
+            let hint = "only a blocked job can be unblocked".into();
+            return Err(ChangeError::WrongState { state: view.state, hint });
+        };
+        let now = self.clock.now();
+        let expires = lane.policy.expires_unblocked(now, live.expires);
+        let live = Live { blocked: None, attempt: 0, due: now, expires, unblocked: true, ..live };
+        let mut unit = Unit::default();
+        unit.put(LIVE, lane.live_key(id), records::encode(&live));
+        let job = self.readable(&id, records::load_job(&*self.ledger, id).await).map_err(StoreError::from)?;
+        if let Some(job) = job.flatten() {
+            // A retry writes its index entry from the job.
+            let job = Job { expires_at: expires.finite(), ..job };
+            unit.put(JOBS, id_key(id), records::encode(&job));
+        }
+        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
+        let unblocked = lane.clone();
+        let then = move |shared: &Shared| {
+            unblocked.blocked.fetch_sub(1, Ordering::Relaxed);
+            unblocked.has_unblocked.store(true, Ordering::Relaxed);
+            unblocked.put_back(shared, id, &live);
+        };
+        Ok(self.change_then(lane, unit, then).await?)
     }
 }
 
 /// Whether there may be earlier attempts to read.
-fn has_history(lane: &LaneCell, claimed: &Claimed) -> bool {
+fn has_history(lane: &OwnedLane, claimed: &Claimed) -> bool {
     claimed.attempt > 1 || lane.has_unblocked.load(Ordering::Relaxed)
 }
 
-fn claimed_job(claimed: &Claimed, job: Job, history: Vec<Attempt>) -> ClaimedJob {
+fn claimed_job(lane: &OwnedLane, claimed: &Claimed, job: Job, history: Vec<Attempt>) -> ClaimedJob {
     ClaimedJob {
-        ticket: Ticket(Held::Place(claimed.ticket)),
+        ticket: Ticket(Held::Place(lane.hold.token.epoch, claimed.ticket)),
+        lease: lane.hold.lease.clone(),
         job,
         attempt: claimed.attempt,
         generation: claimed.generation,
@@ -334,7 +414,7 @@ fn claimed_job(claimed: &Claimed, job: Job, history: Vec<Attempt>) -> ClaimedJob
 const READ_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 impl Shared {
-    async fn load_claimed(&self, lane: &LaneCell, claimed: &Claimed) -> Result<ClaimedJob, ReadError> {
+    async fn load_claimed(&self, lane: &OwnedLane, claimed: &Claimed) -> Result<ClaimedJob, ReadError> {
         let missing = || ReadError::Record { table: JOBS.name, reason: "there is no record".into() };
         // Neighbours of a retry were claimed long ago: reading ahead pays for first attempts only.
         let job = match claimed.attempt {
@@ -346,22 +426,20 @@ impl Shared {
             true => records::load_history(&*self.ledger, claimed.id).await?,
             false => Vec::new(),
         };
-        Ok(claimed_job(claimed, job, history))
+        Ok(claimed_job(lane, claimed, job, history))
     }
 
     /// A job whose record cannot be read is blocked with the reason: nothing of it is thrown away.
-    async fn set_aside(&self, lane: &Arc<LaneCell>, claimed: &Claimed, error: &ReadError) -> Result<(), StoreError> {
+    async fn set_aside(&self, lane: &Arc<OwnedLane>, claimed: &Claimed, error: &ReadError) -> Result<(), StoreError> {
         self.note_unreadable(&claimed.id.to_string(), error);
         let now = self.clock.now();
         lane.machine.lock().settle(now, claimed.ticket, Next::Leave, Lesson::Nothing, Duration::ZERO);
-        lane.blocked.fetch_add(1, Ordering::Relaxed);
+        lane.block(1);
         let live_key = lane.live_key(claimed.id);
         let live = patiently(|| records::load_live(&*self.ledger, live_key.clone())).await?;
         let Some(live) = live else { return Ok(()) };
-        let mut change = Unit::default();
-        change.put(LIVE, live_key, records::encode(&Live { blocked: Some(error.to_string()), ..live }));
-        let (reply, _) = oneshot::channel();
-        let ended = vec![claimed.id];
-        self.send(Command::Change { lane: Some(lane.clone()), change, ended, then: None, reply })
+        let mut unit = Unit::default();
+        unit.put(LIVE, live_key, records::encode(&Live { blocked: Some(error.to_string()), ..live }));
+        self.send(Command::Change { change: Change::of(lane, unit, vec![claimed.id], None), reply: None })
     }
 }

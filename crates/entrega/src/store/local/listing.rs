@@ -75,12 +75,17 @@ impl Shared {
             return (JobState::Blocked, live.due);
         }
         let now = self.clock.now();
-        let lane = self.lanes.get(&live.lane);
-        match lane.and_then(|lane| lane.machine.lock().explain(now, id)) {
+        let lane = self.owned(&live.lane);
+        match lane.as_ref().and_then(|lane| lane.machine.lock().explain(now, id)) {
             Some(why) => (why.state, why.due),
-            // Without a lane it waits; with one, its attempt has ended and the settlement is being written.
-            None if lane.is_none() => (JobState::Idle, live.due),
-            None => (JobState::Running, live.due),
+            // Its attempt has ended, and the settlement is being written.
+            None if lane.is_some() => (JobState::Running, live.due),
+            // Another node's: what its entry says. Whether it runs just now, its owner knows.
+            None if live.attempt > 0 => (JobState::RetryWait, live.due),
+            None if live.generation > 0 => (JobState::Replaying, live.due),
+            None if live.due > now || !self.lanes.contains_key(&live.lane) => (JobState::Idle, live.due),
+            None if self.registered.read().is_paused(&live.lane) => (JobState::Idle, live.due),
+            None => (JobState::Queued, live.due),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Addresses that are not written to any more, and what came back about mails.
-//! Invariant: each change is one durable write, made one at a time; nothing of it is held in memory.
+//! Invariant: each change is one durable write, made on what was read; nothing of it is held in memory.
 
 use std::ops::ControlFlow;
 
@@ -11,6 +11,7 @@ use entrega_core::time::Time;
 use entrega_ledger::{Key, Unit};
 use serde::de::DeserializeOwned;
 
+use super::changes::Decided;
 use super::reading::{self, From, ReadError, visit};
 use super::records::{self, Noted};
 use super::tables::MAIL;
@@ -23,9 +24,10 @@ async fn load<T: DeserializeOwned>(shared: &Shared, key: &str) -> Result<Option<
 }
 
 impl Shared {
-    /// What is kept under a key and about to change; a record that cannot be read is replaced.
-    async fn to_replace<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ReadError> {
-        Ok(self.readable(&key, load(self, key).await)?.flatten())
+    /// What is kept and about to change; a record that cannot be read is replaced.
+    fn to_replace<T: DeserializeOwned>(&self, key: &str, found: Option<&Bytes>) -> Result<Option<T>, ReadError> {
+        let decoded = found.map(|bytes| records::decode_json(MAIL, bytes)).transpose();
+        Ok(self.readable(&key, decoded)?.flatten())
     }
 
     async fn list_suppressed(
@@ -69,30 +71,27 @@ impl Shared {
 #[async_trait]
 impl MailRegistry for LocalStore {
     async fn suppress(&self, suppression: Suppression) -> Result<(), StoreError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
-        self.shared.settled().await?;
         let suppression = suppression.lower_cased();
         let key = records::suppressed_key(&suppression.tenant, &suppression.address);
-        let first = self.shared.to_replace(&key).await?;
-        let Some(suppression) = suppression.after(first.as_ref()) else { return Ok(()) };
-        let mut change = Unit::default();
-        change.put(MAIL, Key::Text(key), records::encode_json(&suppression));
-        self.shared.change(None, change, Vec::new()).await
+        let decided = self.shared.decide(MAIL, &key, |found| {
+            let first = self.shared.to_replace(&key, found)?;
+            Ok(match suppression.clone().after(first.as_ref()) {
+                Some(suppression) => Decided::put(MAIL, &key, records::encode_json(&suppression), ()),
+                None => Decided::Leave(()),
+            })
+        });
+        decided.await
     }
 
     async fn unsuppress(&self, tenant: &TenantName, address: &str) -> Result<bool, StoreError> {
         // Of two who lift the same suppression, one did.
-        let _one_at_a_time = self.shared.changes.lock().await;
-        self.shared.settled().await?;
         let key = records::suppressed_key(tenant, &comparable(address));
-        let found = self.shared.ledger.read(MAIL, &[Key::Text(key.clone())]).await.map_err(ReadError::from)?;
-        if found.iter().all(Option::is_none) {
-            return Ok(false);
-        }
-        let mut change = Unit::default();
-        change.remove(MAIL, Key::Text(key));
-        self.shared.change(None, change, Vec::new()).await?;
-        Ok(true)
+        let decided = self.shared.decide(MAIL, &key, |found| {
+            let mut unit = Unit::default();
+            unit.remove(MAIL, Key::Text(key.clone()));
+            Ok(if found.is_some() { Decided::Write(unit, true, None) } else { Decided::Leave(false) })
+        });
+        decided.await
     }
 
     async fn suppressed(
@@ -116,29 +115,30 @@ impl MailRegistry for LocalStore {
     }
 
     async fn note_feedback(&self, id: JobId, feedback: Feedback) -> Result<(), StoreError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
-        self.shared.settled().await?;
         let key = records::feedback_key(id);
-        let earlier: Option<Noted> = self.shared.to_replace(&key).await?;
-        let now = self.shared.clock.now();
-        let mut change = Unit::default();
-        if let Some(earlier) = &earlier {
-            change.remove(MAIL, Key::Text(records::expiry_key(earlier.expires, &key)));
-        }
-        let mut kept = earlier.filter(|noted| noted.expires > now).map(|noted| noted.feedback).unwrap_or_default();
-        if kept.iter().any(|earlier| earlier.is_same(&feedback)) {
-            return Ok(());
-        }
-        if kept.len() >= FEEDBACK_MAX {
-            note_overflow(id);
-            return Ok(());
-        }
-        kept.push(feedback);
-        // Whole milliseconds, as the record says it: the next note must know the row of this one again.
-        let expires = Time::from_millis((now + FEEDBACK_FOR).as_millis());
-        change.put(MAIL, Key::Text(records::expiry_key(expires, &key)), Vec::new());
-        change.put(MAIL, Key::Text(key), records::encode_json(&Noted { expires, feedback: kept }));
-        self.shared.change(None, change, Vec::new()).await
+        let decided = self.shared.decide(MAIL, &key, |found| {
+            let earlier: Option<Noted> = self.shared.to_replace(&key, found)?;
+            let now = self.shared.clock.now();
+            let mut unit = Unit::default();
+            if let Some(earlier) = &earlier {
+                unit.remove(MAIL, Key::Text(records::expiry_key(earlier.expires, &key)));
+            }
+            let mut kept = earlier.filter(|noted| noted.expires > now).map(|noted| noted.feedback).unwrap_or_default();
+            if kept.iter().any(|earlier| earlier.is_same(&feedback)) {
+                return Ok(Decided::Leave(()));
+            }
+            if kept.len() >= FEEDBACK_MAX {
+                note_overflow(id);
+                return Ok(Decided::Leave(()));
+            }
+            kept.push(feedback.clone());
+            // Whole milliseconds, as the record says it: the next note must know the row of this one again.
+            let expires = Time::from_millis((now + FEEDBACK_FOR).as_millis());
+            unit.put(MAIL, Key::Text(records::expiry_key(expires, &key)), Vec::new());
+            unit.put(MAIL, Key::Text(key.clone()), records::encode_json(&Noted { expires, feedback: kept }));
+            Ok(Decided::Write(unit, (), None))
+        });
+        decided.await
     }
 
     async fn feedback(&self, ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError> {

@@ -1,23 +1,37 @@
 //! The store: lane machines in memory over a ledger.
-//! Invariant: the memory is what the ledger would give after a restart, plus attempts under way and writes that are in
-//! the writer's queue. A failed write ends the store, so the two never part.
-//! Never: writes to claim. Whatever had not ended is queued again when its lane is loaded.
+//! Invariant: the memory of a lane is what the ledger would give its next owner, plus attempts under way and writes that
+//! are in the writer's queue. Whoever owns a lane no more throws that memory away; a failed write ends the store.
+//! Never: writes to claim, but where starts are counted and others may own the lane next. Whatever had not ended is queued
+//! again when its lane is loaded.
 //!
 //! # Layout
-//! - `tables`, `records`: the schema; `reading`: records and rows of the ledger
-//! - `recovery`: from the ledger to the machines, at start-up; `starts`: what throttles know of the last run
-//! - `command`, `queue`, `writer`: group commit
-//! - `jobs` (with `read_ahead`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`, `answers`, `gates`,
-//!   `requests`: the verbs
+//! - `tables`, `records`: the schema; `reading`: records and rows of the ledger; `hold`: one ownership of a shard; `lanes`:
+//!   lanes, and those that this node owns
+//! - `owners`: which lanes this node owns, over a shared ledger; `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what
+//!   throttles know of the last owner
+//! - `command`, `queue`, `draft`, `writer`: group commit
+//! - `submits`, `jobs` (with `read_ahead`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`,
+//!   `answers`, `gates`, `requests`: the verbs; `changes`: read, decide, write
+//! - `inbox`, `orders`, `figures`, `hear`: what nodes leave, ask, show and tell one another
 
 mod answers;
+mod changes;
 mod command;
 mod dead;
+mod draft;
 mod ends;
+mod figures;
 mod gates;
+mod hear;
+mod hold;
+mod inbox;
 mod jobs;
+mod lanes;
 mod listing;
 mod mail;
+mod nodes;
+mod orders;
+mod owners;
 mod queue;
 mod read_ahead;
 mod reading;
@@ -27,6 +41,7 @@ mod registry;
 mod requests;
 mod settlements;
 mod starts;
+mod submits;
 mod sweep;
 pub mod tables;
 mod writer;
@@ -35,26 +50,29 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega_core::id::JobId;
-use entrega_core::lane::Lane;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
-use entrega_ledger::{Key, Ledger, LedgerError, Owning, Shard, Token, Unit};
+use entrega_ledger::{Ledger, Shard};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
+pub use self::dead::dead_letter_rows;
 pub use self::reading::ReadError;
 pub use self::records::Record;
 
 use self::answers::Answers;
-use self::command::{Command, Then};
-use self::dead::DeadIndex;
+use self::command::Command;
 use self::gates::Gates;
+use self::hold::{Hold, own_alone};
+use self::lanes::{LaneEntry, OwnedLane};
+use self::orders::Asked;
+use self::owners::Cluster;
 use self::queue::{NotTaken, Queue};
-use self::read_ahead::ReadAhead;
 use self::registry::Registered;
 use self::writer::Writer;
 use crate::chance::secret_bytes;
@@ -85,6 +103,22 @@ pub struct LocalOptions {
     pub writer: WriterOn,
     /// The number of this node: no other process over the same ledger has it.
     pub node: u64,
+    /// How nodes share the ledger; `None` where this process has it to itself.
+    pub cluster: Option<ClusterOptions>,
+}
+
+/// How nodes share a ledger.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// How long an owner is waited for that shows no sign of life.
+    pub lease: Duration,
+    /// What people call this node.
+    pub name: String,
+}
+
+impl ClusterOptions {
+    /// The usual lease.
+    pub const LEASE: Duration = Duration::from_secs(6);
 }
 
 impl LocalOptions {
@@ -97,6 +131,7 @@ impl LocalOptions {
             export_dir: None,
             writer: WriterOn::Thread,
             node: u64::from_le_bytes(secret_bytes()),
+            cluster: None,
         }
     }
 }
@@ -116,97 +151,107 @@ pub struct LocalStore {
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-/// One lane: its machine and the bell that wakes its dispatcher.
-struct LaneCell {
-    name: LaneName,
-    /// Its name as the scope of its rows.
-    scope: Arc<str>,
-    policy: Arc<LanePolicy>,
-    shard: Shard,
-    token: Token,
-    machine: Mutex<Lane>,
-    read_ahead: Mutex<ReadAhead>,
-    wake: Arc<Notify>,
-    blocked: AtomicU32,
-    /// Whether a first attempt may have a history.
-    has_unblocked: AtomicBool,
-}
-
 struct Shared {
     clock: Clock,
     ledger: Arc<dyn Ledger>,
     options: LocalOptions,
-    lanes: BTreeMap<LaneName, Arc<LaneCell>>,
+    lanes: BTreeMap<LaneName, Arc<LaneEntry>>,
     /// Every lane that ever had jobs here, configured or not.
     scopes: RwLock<Vec<Arc<str>>>,
-    dead: Mutex<DeadIndex>,
+    /// What everything is written under that is no lane's.
+    node: RwLock<Arc<Hold>>,
+    /// The right to sweep and to carry replays on.
+    house: RwLock<Option<Arc<Hold>>>,
+    /// What this node needs to share its ledger with others.
+    cluster: Option<Cluster>,
     registered: RwLock<Registered>,
     waiters: Waiters,
     answers: Answers,
     gates: Gates,
+    /// Orders of this node that others carry out.
+    asked: Asked,
     queue: Queue,
     submit_permits: Arc<Semaphore>,
     settle_permits: Arc<Semaphore>,
     /// Operators' changes, one at a time: each reads, decides and writes.
     changes: tokio::sync::Mutex<()>,
+    /// What operators set up is put, or read again, by one at a time.
+    registering: tokio::sync::Mutex<()>,
     failure: watch::Sender<Option<String>>,
     is_full: AtomicBool,
-    /// Whether the last starts are written down, so that nothing may be started before they are forgotten.
+    /// Whether there was nothing in the ledger when the store was opened.
+    was_empty: AtomicBool,
+    /// Whether the last starts are written down, so that nothing may be started before they are forgotten; where nodes share
+    /// the ledger this one then owns nothing any more.
     is_released: AtomicBool,
     unreadable: AtomicU64,
     /// Submissions that found the ledger full.
     rejected: AtomicU64,
+    /// Settlements of attempts that were made under an ownership that was over.
+    stale: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
     sweep_from: Mutex<JobId>,
+    /// Ends whatever runs for the store.
+    stop: CancellationToken,
 }
 
 impl LocalStore {
-    /// Opens the store: owns every lane, reads the index, queues again whatever had not ended.
+    /// Opens the store: takes every lane that is free, reads its index, queues again whatever had not ended.
     pub async fn open(ledger: Arc<dyn Ledger>, clock: Clock, options: LocalOptions) -> Result<LocalStore, ReadError> {
-        let (mut lanes, mut fences) = (BTreeMap::new(), BTreeMap::new());
-        for (name, policy) in &options.lanes {
-            let (lane, seq) = LaneCell::own(&*ledger, options.node, name, policy).await?;
-            fences.insert(name.clone(), seq);
-            lanes.insert(name.clone(), Arc::new(lane));
-        }
         let opened_at = clock.now();
+        let is_alone = options.cluster.is_none();
+        // A late copy of what an earlier process wrote must find that it is none of ours any more.
+        let node = if is_alone { "node".to_owned() } else { format!("node/{:016x}", options.node) };
+        let node = own_alone(&*ledger, options.node, Shard::new(&node), opened_at).await?;
         let shared = Arc::new(Shared {
-            lanes,
+            lanes: options.lanes.iter().map(|(name, policy)| (name.clone(), LaneEntry::new(name, policy))).collect(),
+            node: RwLock::new(Arc::new(node)),
+            house: RwLock::default(),
+            cluster: options.cluster.as_ref().map(|cluster| Cluster::new(cluster, opened_at)),
             clock,
             ledger,
             options,
             scopes: RwLock::default(),
-            dead: Mutex::default(),
             registered: RwLock::default(),
             waiters: Waiters::default(),
             answers: Answers::default(),
             gates: Gates::opened_at(opened_at),
+            asked: Asked::default(),
             queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
             settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
             changes: tokio::sync::Mutex::new(()),
+            registering: tokio::sync::Mutex::new(()),
             failure: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
+            was_empty: AtomicBool::new(false),
             is_released: AtomicBool::new(false),
             unreadable: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
+            stale: AtomicU64::new(0),
             sweep_from: Mutex::new(JobId::MIN),
+            stop: CancellationToken::new(),
         });
-        let house = own(&*shared.ledger, shared.options.node, &Shard::new(HOUSE)).await?;
-        let mut writer = Writer::new(shared.clone(), fences, house);
-        shared.recover(&mut writer).await?;
-        let thread = match shared.options.writer {
-            WriterOn::Thread => Some(writer.start_thread()?),
-            WriterOn::Task => {
-                tokio::spawn(writer.run());
+        let thread = match (shared.options.writer, is_alone) {
+            (WriterOn::Thread, true) => Some(Writer::new(shared.clone()).start_thread()?),
+            _ => {
+                tokio::spawn(Writer::new(shared.clone()).run());
                 None
             }
         };
-        Ok(LocalStore { shared, writer: Mutex::new(thread) })
+        let store = LocalStore { shared: shared.clone(), writer: Mutex::new(thread) };
+        // Boxed: the futures of whoever opens a store would be deep and large with these in them.
+        Box::pin(shared.recover()).await?;
+        match is_alone {
+            true => Box::pin(shared.own_everything()).await?,
+            false => Box::pin(shared.join_nodes()).await?,
+        }
+        Ok(store)
     }
 
     /// Writes what is waiting, then takes nothing more. Called when dropped, too.
     pub fn close(&self) {
+        self.shared.stop.cancel();
         // The writer may have failed and gone: then there is nobody left to stop.
         drop(self.shared.queue.push(Command::Stop));
         if let Some(writer) = self.writer.lock().take() {
@@ -221,57 +266,22 @@ impl Drop for LocalStore {
     }
 }
 
-/// The shard of everything that is no lane's.
-const HOUSE: &str = "house";
-
-/// Takes a shard, with the number of the last group that was written under it.
-async fn own(ledger: &dyn Ledger, node: u64, shard: &Shard) -> Result<(Token, u64), ReadError> {
-    match ledger.own(shard, node, None).await? {
-        Owning::Owned { token, seq } => Ok((token, seq)),
-        Owning::Held { .. } => {
-            let reason = format!("'{shard}' is owned by another process");
-            Err(LedgerError::Bad { doing: "opening the store", reason }.into())
-        }
-    }
-}
-
-impl LaneCell {
-    /// A lane of this node's, still empty; with the number of the last group that was written under it.
-    async fn own(
-        ledger: &dyn Ledger,
-        node: u64,
-        name: &LaneName,
-        policy: &Arc<LanePolicy>,
-    ) -> Result<(LaneCell, u64), ReadError> {
-        let shard = Shard::new(&format!("lane/{name}"));
-        let (token, seq) = own(ledger, node, &shard).await?;
-        let lane = LaneCell {
-            name: name.clone(),
-            scope: name.as_str().into(),
-            policy: policy.clone(),
-            shard,
-            token,
-            machine: Mutex::new(Lane::new(policy.clone())),
-            read_ahead: Mutex::default(),
-            wake: Arc::new(Notify::new()),
-            blocked: AtomicU32::new(0),
-            has_unblocked: AtomicBool::new(false),
-        };
-        Ok((lane, seq))
-    }
-
-    /// The key of one of its jobs in the index.
-    fn live_key(&self, id: JobId) -> Key {
-        Key::Scoped(self.scope.clone(), *id.as_bytes())
-    }
-}
-
 impl Shared {
-    fn lane(&self, name: &LaneName) -> Result<&Arc<LaneCell>, StoreError> {
+    fn lane(&self, name: &LaneName) -> Result<&Arc<LaneEntry>, StoreError> {
         self.lanes.get(name).ok_or_else(|| StoreError::UnknownLane {
             lane: name.to_string(),
             known: self.lanes.keys().map(LaneName::as_str).collect::<Vec<_>>().join(", "),
         })
+    }
+
+    /// A lane, if this node owns it.
+    fn owned(&self, name: &LaneName) -> Option<Arc<OwnedLane>> {
+        self.lanes.get(name).and_then(|lane| lane.owned())
+    }
+
+    /// The lanes that this node owns.
+    fn all_owned(&self) -> impl Iterator<Item = Arc<OwnedLane>> {
+        self.lanes.values().filter_map(|lane| lane.owned())
     }
 
     fn fail(&self, reason: String) {
@@ -294,32 +304,6 @@ impl Shared {
 
     fn send(&self, command: Command) -> Result<(), StoreError> {
         self.queue.push(command).map_err(|NotTaken| self.stopped())
-    }
-
-    /// Writes a change whose effect in memory has happened, and waits until it is durable.
-    async fn change(&self, lane: Option<&Arc<LaneCell>>, change: Unit, ended: Vec<JobId>) -> Result<(), StoreError> {
-        let (reply, durable) = oneshot::channel();
-        self.send(Command::Change { lane: lane.cloned(), change, ended, then: None, reply })?;
-        durable.await.map_err(|_| self.stopped())
-    }
-
-    /// Writes a change whose effect in memory comes with its durability: the writer makes it, so that it happens even
-    /// if the caller has gone away.
-    async fn change_then(
-        &self,
-        lane: Option<&Arc<LaneCell>>,
-        change: Unit,
-        then: impl FnOnce(&Shared) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        let (reply, durable) = oneshot::channel();
-        let then: Option<Then> = Some(Box::new(then));
-        self.send(Command::Change { lane: lane.cloned(), change, ended: Vec::new(), then, reply })?;
-        durable.await.map_err(|_| self.stopped())
-    }
-
-    /// Waits until the ledger has what memory knows; whoever reads, decides and writes begins with this.
-    async fn settled(&self) -> Result<(), StoreError> {
-        self.change(None, Unit::default(), Vec::new()).await
     }
 
     /// `None`, and a note, for a record that cannot be read; a ledger that cannot be read is an error.

@@ -110,18 +110,29 @@ impl Queue {
 mod tests {
     use std::sync::Arc;
 
-    use entrega_ledger::Unit;
+    use entrega_core::time::Time;
+    use entrega_ledger::{Shard, Token};
     use tokio::sync::oneshot;
 
+    use super::super::command::{Change, NotWritten};
+    use super::super::hold::Hold;
     use super::*;
+    use crate::store::Lease;
 
-    fn forgetting() -> Command {
-        Command::Forget { remembered: Vec::new() }
+    fn written() -> Change {
+        let token = Token { epoch: 1, node: 1 };
+        let hold = Arc::new(Hold::new(Shard::new("node"), token, 0, Lease::forever(), Time::ZERO));
+        Change { hold, lane: None, units: Vec::new(), ended: Vec::new(), then: None }
     }
 
-    fn change() -> (Command, oneshot::Receiver<()>) {
+    /// One that nobody waits for.
+    fn forgetting() -> Command {
+        Command::Change { change: written(), reply: None }
+    }
+
+    fn change() -> (Command, oneshot::Receiver<Result<Vec<bool>, NotWritten>>) {
         let (reply, durable) = oneshot::channel();
-        (Command::Change { lane: None, change: Unit::default(), ended: Vec::new(), then: None, reply }, durable)
+        (Command::Change { change: written(), reply: Some(reply) }, durable)
     }
 
     #[tokio::test]
@@ -129,7 +140,7 @@ mod tests {
         let queue = Queue::new(10);
         assert!(queue.push(forgetting()).is_ok() && queue.push(change().0).is_ok());
         let taken = queue.take().await;
-        assert!(matches!(taken[..], [Command::Forget { .. }, Command::Change { .. }]));
+        assert!(matches!(taken[..], [Command::Change { reply: None, .. }, Command::Change { reply: Some(_), .. }]));
     }
 
     #[tokio::test]

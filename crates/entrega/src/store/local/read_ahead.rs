@@ -50,12 +50,18 @@ impl ReadAhead {
         self.jobs.remove(&id)
     }
 
+    /// Whether the job's record is here.
+    pub(super) fn has(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
     /// The record is about to change.
     pub(super) fn forget(&mut self, id: JobId) {
         self.jobs.remove(&id);
     }
 
-    fn keep(&mut self, job: Option<Job>) {
+    /// Keeps a job's record for its next claim.
+    pub(super) fn keep(&mut self, job: Option<Job>) {
         let Some(job) = job else { return };
         if self.order.len() >= KEPT_MAX
             && let Some(oldest) = self.order.pop_front()

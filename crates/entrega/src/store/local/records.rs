@@ -7,13 +7,18 @@
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
-//! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts), from an orderly stop to the next start |
+//! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
 //! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
 //! | `once` | `request/<tenant>/<key>` | [`Kept`] of a request that is answered itself, until it expires |
 //! | `once` | `expiry/<moment>/…` | nothing; what a sweep looks for |
 //! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
 //! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
 //! | `mail` | `expiry/<moment>/feedback/<job id>` | nothing; what a sweep looks for |
+//! | `marks` | `<lane>/<moment>/<job id>` | what is known of a dead letter without reading it |
+//! | `orders` | `<moment>/<order>` | the answer to an order of another node |
+//! | `figures` | `<lane>` | how a lane stands, as its owner shows it |
+//! | `calls` | `gate/<name>` | [`GateMemory`](entrega_core::lane::GateMemory) |
+//! | `calls` | `answer/<key>` `call/<key>` | [`CallRow`] of an upstream's answer, and of who makes a call |
 //!
 //! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
 //! to leave the index.
@@ -122,6 +127,13 @@ pub(super) const EXPIRY: &str = "expiry/";
 pub(super) fn expired_key(row: &[u8]) -> Option<(Time, &str)> {
     let (moment, key) = std::str::from_utf8(row).ok()?.strip_prefix(EXPIRY)?.split_once('/')?;
     Some((Time::from_micros(moment.parse().ok()?), key))
+}
+
+/// What nodes that share the ledger share of calls, until it expires.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CallRow<T> {
+    pub(super) expires: Time,
+    pub(super) value: T,
 }
 
 /// What came back about a mail.

@@ -1,6 +1,7 @@
-//! Start-up: from the records of the ledger to the machines in memory.
-//! Invariant: every job that had not ended is waiting again; one that was running starts over with the same number.
-//! Never: reads payloads; the index is enough, and a million jobs must start within seconds.
+//! From the records of the ledger to memory: what operators set up, and lanes.
+//! Invariant: every job of a lane that had not ended is waiting again; one that was running starts over with the same
+//! number.
+//! Never: reads payloads; the index is enough, and a million jobs must be loaded within seconds.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,77 +9,89 @@ use std::sync::atomic::Ordering;
 
 use entrega_core::lane::Lane;
 use entrega_core::name::LaneName;
-use entrega_ledger::{Key, Unit};
+use entrega_ledger::Key;
 
-use super::reading::{self, From, PAGE_ROWS, ReadError, job_of, visit};
+use super::Shared;
+use super::changes::Decided;
+use super::hold::Hold;
+use super::lanes::{LaneEntry, OwnedLane};
+use super::reading::{From, PAGE_ROWS, ReadError, job_of, patiently, visit};
 use super::records::{self, Live};
 use super::tables::{LIVE, REGISTRY};
-use super::writer::Writer;
-use super::{LaneCell, Shared};
+use crate::store::StoreError;
 
 /// The format of all that is in the ledger; a program that knows only others must not touch it.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 const FORMAT_KEY: &str = "format";
 
 impl Shared {
-    pub(super) async fn recover(&self, writer: &mut Writer) -> Result<(), ReadError> {
-        let is_new = self.check_format(writer).await?;
-        self.recover_registry().await?;
-        self.recover_dead().await?;
-        self.remember_lanes(writer).await?;
-        for lane in self.lanes.values() {
-            self.recover_lane(lane).await?;
-        }
+    /// Reads what belongs to no lane.
+    pub(super) async fn recover(&self) -> Result<(), ReadError> {
+        self.check_format().await?;
+        patiently(|| self.refresh_registry()).await?;
+        self.remember_lanes().await?;
         self.warn_of_other_lanes().await?;
         self.look_at_space();
-        match is_new {
-            true => Ok(()),
-            false => self.recover_starts(writer).await,
-        }
+        Ok(())
     }
 
-    /// Whether the ledger is new. Refuses one that another version wrote.
-    async fn check_format(&self, writer: &mut Writer) -> Result<bool, ReadError> {
-        let key = Key::Text(FORMAT_KEY.into());
-        match reading::load(&*self.ledger, REGISTRY, key.clone(), records::decode_json::<u32>).await? {
-            Some(FORMAT) => Ok(false),
-            Some(other) => Err(ReadError::Record {
-                table: REGISTRY.name,
-                reason: format!(
-                    "the data has format {other}, this program knows {FORMAT}; use the program that wrote it"
-                ),
-            }),
-            None => {
-                let mut change = Unit::default();
-                change.put(REGISTRY, key, records::encode_json(&FORMAT));
-                writer.commit(vec![change], [].into_iter()).await?;
-                Ok(true)
+    /// Refuses what another version wrote.
+    async fn check_format(&self) -> Result<(), ReadError> {
+        let decided = self.decide(REGISTRY, FORMAT_KEY, |found| {
+            let format = found.map(|bytes| records::decode_json::<u32>(REGISTRY, bytes)).transpose()?;
+            match format {
+                Some(FORMAT) => Ok(Decided::Leave(false)),
+                Some(other) => Err(StoreError::Read(ReadError::Record {
+                    table: REGISTRY.name,
+                    reason: format!(
+                        "the data has format {other}, this program knows {FORMAT}; use the program that wrote it"
+                    ),
+                })),
+                None => Ok(Decided::put(REGISTRY, FORMAT_KEY, records::encode_json(&FORMAT), true)),
             }
-        }
+        });
+        let is_new = decided.await.map_err(read_error)?;
+        self.was_empty.store(is_new, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes down which lanes there are: whoever starts with others looks for the jobs of these.
-    async fn remember_lanes(&self, writer: &mut Writer) -> Result<(), ReadError> {
-        let mut change = Unit::default();
+    async fn remember_lanes(&self) -> Result<(), ReadError> {
         for lane in self.lanes.values() {
-            if !self.scopes.read().contains(&lane.scope) {
-                self.scopes.write().push(lane.scope.clone());
-                change.put(REGISTRY, Key::Text(format!("lane/{}", lane.name)), &b"true"[..]);
+            if self.scopes.read().contains(&lane.scope) {
+                continue;
             }
-        }
-        if !change.ops.is_empty() {
-            writer.commit(vec![change], [].into_iter()).await?;
+            self.scopes.write().push(lane.scope.clone());
+            let key = format!("lane/{}", lane.name);
+            let decided = self.decide(REGISTRY, &key, |found| {
+                Ok(match found {
+                    Some(_) => Decided::Leave(()),
+                    None => Decided::put(REGISTRY, &key, b"true".to_vec(), ()),
+                })
+            });
+            decided.await.map_err(read_error)?;
         }
         Ok(())
     }
 
-    async fn recover_lane(&self, lane: &LaneCell) -> Result<(), ReadError> {
+    /// Loads a lane into a memory of its own. Nothing is claimed from it before it is opened.
+    pub(super) async fn load_lane(&self, entry: &Arc<LaneEntry>, hold: Arc<Hold>) -> Result<Arc<OwnedLane>, ReadError> {
+        let lane = Arc::new(entry.begin(hold));
+        self.load_index(&lane).await?;
+        self.load_dead(&lane).await?;
+        self.set_up(&lane);
+        self.resume_starts(&lane).await?;
+        if self.cluster.is_some() {
+            self.empty_inbox(&lane).await?;
+        }
+        Ok(lane)
+    }
+
+    async fn load_index(&self, lane: &OwnedLane) -> Result<(), ReadError> {
         let now = self.clock.now();
-        let mut machine = std::mem::replace(&mut *lane.machine.lock(), Lane::new(lane.policy.clone()));
+        let mut machine = Lane::new(lane.policy.clone());
         self.visit_live(&lane.scope, |key, value| match (job_of(key), records::decode::<Live>(LIVE, value)) {
-            (Some(_), Ok(live)) if live.blocked.is_some() => {
-                lane.blocked.fetch_add(1, Ordering::Relaxed);
-            }
+            (Some(_), Ok(live)) if live.blocked.is_some() => lane.block(1),
             (Some(id), Ok(live)) => {
                 lane.has_unblocked.fetch_or(live.unblocked, Ordering::Relaxed);
                 machine.restore(now, &live.waiting(id));
@@ -115,5 +128,16 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+/// What could not be read or written while the store is opened.
+pub(super) fn read_error(error: StoreError) -> ReadError {
+    match error {
+        StoreError::Read(error) => error,
+        StoreError::Unreachable { reason } => {
+            entrega_ledger::LedgerError::Unclear { doing: "reading the store", reason }.into()
+        }
+        other => entrega_ledger::LedgerError::Broken { doing: "opening the store", reason: other.to_string() }.into(),
     }
 }

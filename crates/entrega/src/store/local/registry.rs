@@ -1,7 +1,8 @@
 //! What operators set up: keys, weights, pauses, replays under way, endpoints.
-//! Invariant: all of it is in memory, because requests and turns ask for it; the ledger has the same.
+//! Invariant: all of it is in memory, because requests and turns ask for it; the ledger has the same. What other nodes
+//! change is read again when they say so, and now and then.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -11,7 +12,12 @@ use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
 use serde::Serialize;
 
+use super::changes::Decided;
+use super::command::Change;
+use super::lanes::OwnedLane;
+use super::orders::{Answered, Order};
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::recovery::read_error;
 use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
 use crate::store::endpoint::{self, Endpoints};
@@ -28,6 +34,7 @@ pub(super) struct Registered {
     replays: BTreeMap<String, ReplayRun>,
     endpoints: Endpoints,
     connectors: BTreeMap<String, Arc<StoredConnector>>,
+    paused: BTreeSet<LaneName>,
 }
 
 impl Registered {
@@ -39,6 +46,10 @@ impl Registered {
         }
     }
 
+    pub(super) fn is_paused(&self, lane: &LaneName) -> bool {
+        self.paused.contains(lane)
+    }
+
     fn remove_key(&mut self, id: &str) {
         if let Some(key) = self.keys.remove(id) {
             self.keys_by_hash.remove(&key.hash);
@@ -47,7 +58,11 @@ impl Registered {
 }
 
 impl Shared {
-    pub(super) async fn recover_registry(&self) -> Result<(), ReadError> {
+    /// Reads all of it, and sets up this node's lanes by it.
+    pub(super) async fn refresh_registry(&self) -> Result<(), ReadError> {
+        // What is read must not be older than what this node has put meanwhile, or left on its way.
+        let _one_at_a_time = self.registering.lock().await;
+        self.settled().await.map_err(read_error)?;
         let mut registered = Registered::default();
         visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
             let key = String::from_utf8_lossy(key);
@@ -57,10 +72,36 @@ impl Shared {
             ControlFlow::Continue(())
         })
         .await?;
-        registered.tenants.values().for_each(|settings| self.apply_weight(settings));
-        registered.endpoints.all().iter().for_each(|kept| self.apply_throttle(&kept.lane_name(), kept.throttle));
-        *self.registered.write() = registered;
+        let before = std::mem::replace(&mut *self.registered.write(), registered);
+        for lane in self.all_owned() {
+            self.set_up(&lane);
+            let registered = self.registered.read();
+            for gone in before
+                .endpoints
+                .all()
+                .iter()
+                .filter(|kept| registered.endpoints.get(&kept.tenant, &kept.name).is_none())
+            {
+                lane.apply_throttle(&gone.lane_name(), None);
+            }
+        }
         Ok(())
+    }
+
+    pub(super) async fn refresh_registry_or_log(&self) {
+        if let Err(error) = self.refresh_registry().await {
+            tracing::warn!(errorReason = %error, "Keys and tenants could not be read again; it is tried again");
+        }
+    }
+
+    /// Sets up a lane of this node's: pause, weights, throttles of endpoints.
+    pub(super) fn set_up(&self, lane: &OwnedLane) {
+        let registered = self.registered.read();
+        lane.apply_pause(registered.is_paused(&lane.name));
+        for settings in registered.tenants.values() {
+            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+        }
+        registered.endpoints.all().iter().for_each(|kept| lane.apply_throttle(&kept.lane_name(), kept.throttle));
     }
 
     fn recover_one(&self, registered: &mut Registered, key: &str, value: &[u8]) -> Result<(), ReadError> {
@@ -77,40 +118,136 @@ impl Shared {
             Some(("connector", id)) => {
                 registered.connectors.insert(id.to_owned(), Arc::new(records::decode_json(REGISTRY, value)?));
             }
-            Some(("lane", lane)) => self.scopes.write().push(lane.into()),
-            Some(("paused", lane)) => {
-                if let Some(lane) = LaneName::new(lane).ok().and_then(|lane| self.lanes.get(&lane)) {
-                    lane.machine.lock().pause();
+            Some(("lane", lane)) => {
+                let mut scopes = self.scopes.write();
+                if !scopes.iter().any(|known| **known == *lane) {
+                    scopes.push(lane.into());
                 }
             }
+            Some(("paused", lane)) => registered.paused.extend(LaneName::new(lane)),
             _ => {}
         }
         Ok(())
     }
 
-    fn apply_weight(&self, settings: &TenantSettings) {
-        for lane in self.lanes.values() {
-            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
-        }
-    }
-
-    /// Sets an endpoint's throttle, or takes it away, in the lanes that call endpoints.
-    fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
-        for lane in self.lanes.values().filter(|lane| lane.policy.calls_endpoints()) {
-            lane.machine.lock().set_throttle(endpoint, rate);
-            lane.wake.notify_one();
-        }
-    }
-
+    /// Puts a record, whatever was there.
     async fn put(
         &self,
-        key: String,
-        value: &impl Serialize,
-        then: impl FnOnce(&Shared) + Send + 'static,
+        key: &str,
+        value: &(impl Serialize + Sync),
+        then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
-        let mut change = Unit::default();
-        change.put(REGISTRY, Key::Text(key), records::encode_json(value));
-        self.change_then(None, change, then).await
+        let _one_at_a_time = self.registering.lock().await;
+        let put = self.decide(REGISTRY, key, |_| {
+            Ok(Decided::put(REGISTRY, key, records::encode_json(value), ()).then(then.clone()))
+        });
+        put.await?;
+        self.tell("registry".into());
+        Ok(())
+    }
+
+    /// Removes a record; whether there was one. Of several who do, one did.
+    async fn remove(
+        &self,
+        key: &str,
+        then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
+    ) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.registering.lock().await;
+        let removed = self.decide(REGISTRY, key, |found| {
+            let mut unit = Unit::default();
+            unit.remove(REGISTRY, Key::Text(key.to_owned()));
+            Ok(match found {
+                Some(_) => Decided::Write(unit, true, None).then(then.clone()),
+                None => Decided::Leave(false),
+            })
+        });
+        let removed = removed.await?;
+        self.tell("registry".into());
+        Ok(removed)
+    }
+
+    /// Pauses or resumes a lane, for whoever owns it.
+    pub(super) async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
+        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
+        let _one_at_a_time = self.changes.lock().await;
+        let name = self.lane(lane)?.name.clone();
+        let key = format!("paused/{name}");
+        let apply = |paused: bool, name: LaneName| {
+            move |shared: &Shared| {
+                let mut registered = shared.registered.write();
+                match paused {
+                    true => drop(registered.paused.insert(name.clone())),
+                    false => drop(registered.paused.remove(&name)),
+                }
+                drop(registered);
+                shared.owned(&name).iter().for_each(|lane| lane.apply_pause(paused));
+            }
+        };
+        if paused {
+            // Nothing more is started while it is written down.
+            self.owned(&name).iter().for_each(|lane| lane.apply_pause(true));
+            self.put(&key, &true, apply(true, name)).await
+        } else {
+            self.remove(&key, apply(false, name)).await.map(drop)
+        }
+    }
+
+    /// Keeps how far a replay has got. Whoever carries it on does so under the right to; anybody may begin one.
+    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
+        let key = format!("replay/{}", replay.id);
+        let kept = replay.clone();
+        let then = move |shared: &Shared| drop(shared.registered.write().replays.insert(kept.id.clone(), kept.clone()));
+        let house = self.house.read().clone();
+        let is_known = self.registered.read().replays.contains_key(&replay.id);
+        match house.filter(|_| is_known) {
+            Some(house) => {
+                let _one_at_a_time = self.registering.lock().await;
+                let mut unit = Unit::default();
+                unit.put(REGISTRY, Key::Text(key), records::encode_json(&replay));
+                let then: super::command::Then = Box::new(then);
+                let units = vec![unit];
+                self.write(Change { hold: house, lane: None, units, ended: Vec::new(), then: Some(then) }).await?;
+                self.tell("registry".into());
+                Ok(())
+            }
+            None => self.put(&key, &replay, then).await,
+        }
+    }
+
+    async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
+        let mut views = Vec::new();
+        for lane in self.lanes.values() {
+            let figures = match lane.owned() {
+                Some(owned) => owned.machine.lock().tenants().collect(),
+                None => match self.order(lane, Order::Tenants).await? {
+                    Answered::Tenants(figures) => figures,
+                    _ => Vec::new(),
+                },
+            };
+            views.extend(figures.into_iter().map(|figures| TenantView { lane: lane.name.clone(), figures }));
+        }
+        Ok(views)
+    }
+}
+
+impl OwnedLane {
+    fn apply_pause(&self, paused: bool) {
+        let mut machine = self.machine.lock();
+        if paused {
+            machine.pause()
+        } else {
+            machine.resume()
+        }
+        drop(machine);
+        self.wake.notify_one();
+    }
+
+    /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
+    fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
+        if self.policy.calls_endpoints() {
+            self.machine.lock().set_throttle(endpoint, rate);
+            self.wake.notify_one();
+        }
     }
 }
 
@@ -118,21 +255,14 @@ impl Shared {
 impl Registry for LocalStore {
     async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
         let kept = Arc::new(key.clone());
-        let then = move |shared: &Shared| shared.registered.write().put_key(kept);
-        self.shared.put(format!("key/{}", key.id), &key, then).await
+        let then = move |shared: &Shared| shared.registered.write().put_key(kept.clone());
+        self.shared.put(&format!("key/{}", key.id), &key, then).await
     }
 
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
-        // Of two who remove the same key, one did.
-        let _one_at_a_time = self.shared.changes.lock().await;
-        if !self.shared.registered.read().keys.contains_key(id) {
-            return Ok(false);
-        }
-        let mut change = Unit::default();
-        change.remove(REGISTRY, Key::Text(format!("key/{id}")));
-        let id = id.to_owned();
-        self.shared.change_then(None, change, move |shared| shared.registered.write().remove_key(&id)).await?;
-        Ok(true)
+        let gone = id.to_owned();
+        let then = move |shared: &Shared| shared.registered.write().remove_key(&gone);
+        self.shared.remove(&format!("key/{id}"), then).await
     }
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -146,25 +276,18 @@ impl Registry for LocalStore {
     async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
         let kept = settings.clone();
         let then = move |shared: &Shared| {
-            shared.apply_weight(&kept);
-            shared.registered.write().tenants.insert(kept.tenant.clone(), kept);
+            shared.all_owned().for_each(|lane| lane.machine.lock().set_weight(&kept.tenant, kept.weight));
+            shared.registered.write().tenants.insert(kept.tenant.clone(), kept.clone());
         };
-        self.shared.put(format!("tenant/{}", settings.tenant), &settings, then).await
+        self.shared.put(&format!("tenant/{}", settings.tenant), &settings, then).await
     }
 
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
-        let mut views = Vec::new();
-        for lane in self.shared.lanes.values() {
-            let machine = lane.machine.lock();
-            views.extend(machine.tenants().map(|figures| TenantView { lane: lane.name.clone(), figures }));
-        }
-        Ok(views)
+        self.shared.tenant_views().await
     }
 
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
-        let kept = replay.clone();
-        let then = move |shared: &Shared| drop(shared.registered.write().replays.insert(kept.id.clone(), kept));
-        self.shared.put(format!("replay/{}", replay.id), &replay, then).await
+        self.shared.put_replay(replay).await
     }
 
     async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {
@@ -178,6 +301,9 @@ impl Registry for LocalStore {
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        if self.shared.house.read().is_none() {
+            return Ok(Vec::new());
+        }
         let registered = self.shared.registered.read();
         let running = registered.replays.values().filter(|run| run.status == ReplayStatus::Running);
         Ok(running.cloned().collect())
@@ -189,23 +315,15 @@ impl ConnectorRegistry for LocalStore {
     async fn put_connector(&self, connector: StoredConnector) -> Result<(), StoreError> {
         let kept = Arc::new(connector);
         let connector = Arc::clone(&kept);
-        let then = move |shared: &Shared| drop(shared.registered.write().connectors.insert(kept.id.clone(), kept));
-        self.shared.put(format!("connector/{}", connector.id), &*connector, then).await
+        let then =
+            move |shared: &Shared| drop(shared.registered.write().connectors.insert(kept.id.clone(), kept.clone()));
+        self.shared.put(&format!("connector/{}", connector.id), &*connector, then).await
     }
 
     async fn remove_connector(&self, id: &str) -> Result<bool, StoreError> {
-        // Of two who remove the same connector, one did.
-        let _one_at_a_time = self.shared.changes.lock().await;
-        if !self.shared.registered.read().connectors.contains_key(id) {
-            return Ok(false);
-        }
-        let mut change = Unit::default();
-        change.remove(REGISTRY, Key::Text(format!("connector/{id}")));
-        let id = id.to_owned();
-        self.shared
-            .change_then(None, change, move |shared| drop(shared.registered.write().connectors.remove(&id)))
-            .await?;
-        Ok(true)
+        let gone = id.to_owned();
+        let then = move |shared: &Shared| drop(shared.registered.write().connectors.remove(&gone));
+        self.shared.remove(&format!("connector/{id}"), then).await
     }
 
     fn connector(&self, id: &str) -> Option<Arc<StoredConnector>> {
@@ -220,39 +338,41 @@ impl ConnectorRegistry for LocalStore {
 #[async_trait]
 impl EndpointRegistry for LocalStore {
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
-        // A caller who went away may have left a change that is on its way to the ledger.
-        self.shared.settled().await?;
-        let kept = self.endpoint(&endpoint.tenant, &endpoint.name);
-        if kept.map_or(0, |kept| kept.version) != endpoint.version {
-            return Err(PutEndpointError::Changed);
+        let key = endpoint::key_of(&endpoint.tenant, &endpoint.name);
+        let one_at_a_time = self.shared.registering.lock().await;
+        let put = self.shared.decide(REGISTRY, &key, |found| {
+            let kept = found.map(|bytes| records::decode_json::<Endpoint>(REGISTRY, bytes)).transpose()?;
+            if kept.map_or(0, |kept| kept.version) != endpoint.version {
+                return Ok(Decided::Leave(None));
+            }
+            let endpoint = Arc::new(endpoint.clone().put_at(self.shared.clock.now()));
+            let kept = Arc::clone(&endpoint);
+            let bytes = records::encode_json(&*endpoint);
+            Ok(Decided::put(REGISTRY, &key, bytes, Some(endpoint)).then(move |shared| {
+                shared.all_owned().for_each(|lane| lane.apply_throttle(&kept.lane_name(), kept.throttle));
+                shared.registered.write().endpoints.put(kept);
+            }))
+        });
+        let put = put.await?;
+        drop(one_at_a_time);
+        self.shared.tell("registry".into());
+        match put {
+            Some(endpoint) => Ok(endpoint),
+            None => {
+                // What is there now may be another node's.
+                self.shared.refresh_registry().await.map_err(StoreError::from)?;
+                Err(PutEndpointError::Changed)
+            }
         }
-        let endpoint = Arc::new(endpoint.put_at(self.shared.clock.now()));
-        let kept = Arc::clone(&endpoint);
-        let then = move |shared: &Shared| {
-            shared.apply_throttle(&kept.lane_name(), kept.throttle);
-            shared.registered.write().endpoints.put(kept);
-        };
-        self.shared.put(endpoint::key_of(&endpoint.tenant, &endpoint.name), &*endpoint, then).await?;
-        Ok(endpoint)
     }
 
     async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
-        // Of two who remove the same endpoint, one did.
-        let _one_at_a_time = self.shared.changes.lock().await;
-        self.shared.settled().await?;
-        if self.endpoint(tenant, name).is_none() {
-            return Ok(false);
-        }
-        let mut change = Unit::default();
-        change.remove(REGISTRY, Key::Text(endpoint::key_of(tenant, name)));
-        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let (of, gone) = (tenant.clone(), name.to_owned());
         let then = move |shared: &Shared| {
-            shared.apply_throttle(&tenant.endpoint(&name), None);
-            shared.registered.write().endpoints.remove(&tenant, &name);
+            shared.all_owned().for_each(|lane| lane.apply_throttle(&of.endpoint(&gone), None));
+            shared.registered.write().endpoints.remove(&of, &gone);
         };
-        self.shared.change_then(None, change, then).await?;
-        Ok(true)
+        self.shared.remove(&endpoint::key_of(tenant, name), then).await
     }
 
     fn endpoint(&self, tenant: &TenantName, name: &str) -> Option<Arc<Endpoint>> {

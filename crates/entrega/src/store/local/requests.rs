@@ -9,45 +9,47 @@ use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use entrega_ledger::{Key, Unit};
 
+use super::LocalStore;
+use super::changes::Decided;
 use super::records::{self, Kept, Standing};
 use super::tables::ONCE;
-use super::{LocalStore, Shared};
 use crate::store::{Begun, Once, RequestLog, StoreError};
 
-impl Shared {
-    async fn put_request(&self, key: String, kept: &Kept) -> Result<(), StoreError> {
-        let mut change = Unit::default();
-        change.put(ONCE, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
-        change.put(ONCE, Key::Text(key), records::encode(kept));
-        self.change(None, change, Vec::new()).await
-    }
+fn put(key: &str, kept: &Kept) -> Unit {
+    let mut unit = Unit::default();
+    unit.put(ONCE, Key::Text(records::expiry_key(kept.expires, key)), Vec::new());
+    unit.put(ONCE, Key::Text(key.to_owned()), records::encode(kept));
+    unit
 }
 
 #[async_trait]
 impl RequestLog for LocalStore {
     async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
-        // A caller who went away may have left a change that is on its way to the ledger.
-        self.shared.settled().await?;
+        let shared = &self.shared;
         let key = records::request_key(tenant, &request.key);
-        let now = self.shared.clock.now();
-        let kept = self.shared.readable(&key, records::load_kept(&*self.shared.ledger, &key).await)?.flatten();
-        match kept.filter(|kept| kept.expires > now) {
-            Some(kept) if kept.request != request.request => return Ok(Begun::OtherRequest),
-            Some(Kept { stands: Some(Standing::Answered(answer)), .. }) => return Ok(Begun::Ended(answer)),
-            Some(Kept { stands: Some(Standing::Running(until)), .. }) if until > now => {
-                return Ok(Begun::Running(until));
+        let decided = shared.decide(ONCE, &key, |found| {
+            let now = shared.clock.now();
+            let kept = found.map(|bytes| records::decode::<Kept>(ONCE, bytes)).transpose();
+            let kept = shared.readable(&key, kept)?.flatten();
+            match kept.filter(|kept| kept.expires > now) {
+                Some(kept) if kept.request != request.request => return Ok(Decided::Leave(Begun::OtherRequest)),
+                Some(Kept { stands: Some(Standing::Answered(answer)), .. }) => {
+                    return Ok(Decided::Leave(Begun::Ended(answer)));
+                }
+                Some(Kept { stands: Some(Standing::Running(until)), .. }) if until > now => {
+                    return Ok(Decided::Leave(Begun::Running(until)));
+                }
+                // Nobody, or one who is gone.
+                _ => {}
             }
-            // Nobody, or one who is gone.
-            _ => {}
-        }
-        if self.shared.is_full.load(Ordering::Relaxed) {
-            return Err(self.shared.disk_full());
-        }
-        let stands = Some(Standing::Running(runs_until));
-        let kept = Kept { request: request.request, id: JobId::MIN, expires: request.expires, stands };
-        self.shared.put_request(key, &kept).await?;
-        Ok(Begun::New)
+            if shared.is_full.load(Ordering::Relaxed) {
+                return Err(shared.no_room());
+            }
+            let stands = Some(Standing::Running(runs_until));
+            let kept = Kept { request: request.request, id: JobId::MIN, expires: request.expires, stands };
+            Ok(Decided::Write(put(&key, &kept), Begun::New, None))
+        });
+        decided.await
     }
 
     async fn end_request(
@@ -56,10 +58,9 @@ impl RequestLog for LocalStore {
         request: &Once,
         answer: Option<Vec<u8>>,
     ) -> Result<(), StoreError> {
-        let _one_at_a_time = self.shared.changes.lock().await;
         let key = records::request_key(tenant, &request.key);
         let stands = Some(answer.map_or(Standing::Running(Time::ZERO), Standing::Answered));
         let kept = Kept { request: request.request, id: JobId::MIN, expires: request.expires, stands };
-        self.shared.put_request(key, &kept).await
+        self.shared.decide(ONCE, &key, |_| Ok(Decided::Write(put(&key, &kept), (), None))).await
     }
 }

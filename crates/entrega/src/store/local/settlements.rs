@@ -7,55 +7,65 @@ use std::sync::atomic::Ordering;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
-use entrega_core::job::JobState;
+use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{self, Next};
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use entrega_ledger::Unit;
 
-use super::command::{Command, Retried};
+use super::Shared;
+use super::command::{Cause, Command, Retried};
 use super::ends::leave_index;
-use super::jobs::prepare;
+use super::lanes::OwnedLane;
 use super::reading::{ReadError, patiently};
 use super::records::{self, Ended, Live, id_key};
+use super::submits::prepare;
 use super::tables::{DEAD, HISTORY, JOBS, LIVE};
-use super::{LaneCell, Shared};
 use crate::store::{Held, Settlement, StoreError, Ticket};
 
-fn place(ticket: Ticket) -> lane::Ticket {
+/// A running job's place in its lane's machine, and the ownership under which it was claimed.
+pub(super) fn place(ticket: Ticket) -> (u64, lane::Ticket) {
     match ticket.0 {
-        Held::Place(place) => place,
-        Held::Lease(_) => panic!("a settlement with another store's ticket"),
+        Held::Place(epoch, place) => (epoch, place),
+        Held::Number(_) => panic!("a settlement with another store's ticket"),
     }
 }
 
 impl Shared {
-    pub(super) async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError> {
-        let lane = self.lane(lane)?;
+    pub(super) async fn settle(&self, lane: &LaneName, mut settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        let entry = self.lane(lane)?;
         let permits = self.settle_permits.clone().acquire_many_owned(settlements.len() as u32).await;
         let permit = permits.map_err(|_| self.stopped())?;
+        let owned = entry.owned();
+        // What was attempted under an ownership that is over is attempted again by whoever owns the lane now.
+        let count = settlements.len();
+        let epoch = owned.as_ref().map(|owned| owned.hold.token.epoch);
+        settlements.retain(|settlement| Some(place(settlement.ticket).0) == epoch);
+        self.stale.fetch_add((count - settlements.len()) as u64, Ordering::Relaxed);
+        let Some(lane) = owned.filter(|_| !settlements.is_empty()) else { return Ok(()) };
         settlements.iter().try_for_each(Settlement::check)?;
         let now = self.clock.now();
         let earlier = self.earlier_letters(&settlements).await?;
         let mut change = Unit::default();
         let (mut leaving, mut retries, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         let causes = settlements.iter().flat_map(|settlement| &settlement.causes);
-        let causes = causes.map(|job| prepare(self, job, &[])).collect::<Result<_, _>>()?;
+        let cause = |job: &Job| Ok(Cause { lane: self.lane(&job.lane)?.clone(), job: prepare(job) });
+        let causes = causes.map(cause).collect::<Result<_, StoreError>>()?;
         for settlement in settlements {
             let Settlement { lesson, took, .. } = settlement;
-            let ticket = place(settlement.ticket);
+            let (_, ticket) = place(settlement.ticket);
             match settlement.transition {
                 Transition::Retry { at, .. } => {
                     retries.push(Retried { lane: lane.clone(), ticket, at, lesson, took });
                 }
                 Transition::Done | Transition::Blocked { .. } | Transition::DeadLetter { .. } => {
                     let is_blocked = matches!(settlement.transition, Transition::Blocked { .. });
-                    lane.blocked.fetch_add(is_blocked.into(), Ordering::Relaxed);
+                    lane.block(is_blocked.into());
                     leaving.push((ticket, lesson, took));
                     ended.push(settlement.job.id);
                 }
             }
-            self.write_settlement(lane, &mut change, settlement, now, &earlier)?;
+            self.write_settlement(&lane, &mut change, settlement, now, &earlier)?;
         }
         {
             let mut machine = lane.machine.lock();
@@ -64,7 +74,7 @@ impl Shared {
                 assert!(was_running, "{ticket:?} was settled twice");
             }
         }
-        self.send(Command::Settle { lane: lane.clone(), change, ended, retries, causes, permit })
+        self.send(Command::Settle { lane, change, ended, retries, causes, permit })
     }
 
     /// The dead letters of jobs that were replayed.
@@ -81,7 +91,7 @@ impl Shared {
 
     fn write_settlement(
         &self,
-        lane: &LaneCell,
+        lane: &OwnedLane,
         unit: &mut Unit,
         settlement: Settlement,
         now: Time,
@@ -98,7 +108,7 @@ impl Shared {
             Transition::Done => {
                 leave_index(unit, lane, id, had_history);
                 if let Some(dead) = earlier.get(&id) {
-                    self.put_dead(unit, &DeadLetter { status: DeadLetterStatus::Replayed, ..dead.clone() });
+                    self.put_dead(lane, unit, &DeadLetter { status: DeadLetterStatus::Replayed, ..dead.clone() });
                 }
                 let end = Ended { attempts, answer, ..Ended::of(job, JobState::Done, now, generation) };
                 unit.put(JOBS, id_key(id), records::encode_ended(&end));
@@ -119,7 +129,7 @@ impl Shared {
                 // One that comes back carries its earlier attempts along.
                 earlier.get(&id).cloned().into_iter().for_each(|earlier| records::carry_on(&mut dead, earlier));
                 dead.check().map_err(|error| ReadError::Record { table: DEAD.name, reason: error.to_string() })?;
-                self.put_dead(unit, &dead);
+                self.put_dead(lane, unit, &dead);
             }
         }
         Ok(())

@@ -1,22 +1,31 @@
-//! The last starts of throttled and paced lanes, over an orderly stop.
-//! Invariant: they are in the ledger only while nothing is started: written when the store is released, gone before the next
-//! claim. So a crash leaves none, and every throttle and tick then counts as used up.
+//! The last starts of throttled and paced lanes, for whoever owns them next.
+//! Invariant: where nodes share the ledger, starts are written down before they are made, so that no owner's end hides one.
+//! Where a process has the ledger to itself they are in it only while nothing is started: written when the store is
+//! released, gone before the next claim. So a crash leaves none, and every throttle and tick then counts as used up.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use entrega_core::lane::Starts;
+use entrega_core::time::Time;
 use entrega_ledger::{Key, Unit};
 
-use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::Shared;
+use super::lanes::OwnedLane;
+use super::reading::{self, ReadError};
+use super::records;
+use super::recovery::read_error;
 use super::tables::REGISTRY;
-use super::writer::Writer;
-use super::{Shared, records};
 use crate::store::StoreError;
 
-/// What the rows begin with; the lane's name follows.
-const STARTS: &str = "starts/";
+/// Between the decision to start something and its start there is no more time than this.
+pub(super) const FRESH: Duration = Duration::from_millis(100);
+
+/// Where the starts of a lane are.
+fn key(lane: &OwnedLane) -> Key {
+    Key::Text(format!("starts/{}", lane.name))
+}
 
 impl Shared {
     /// Writes down what every gate must know to go on.
@@ -25,55 +34,73 @@ impl Shared {
         // Before the machines are asked: whoever claims after them sees it.
         self.is_released.store(true, Ordering::SeqCst);
         let now = self.clock.now();
-        let mut change = Unit::default();
-        for (name, lane) in &self.lanes {
-            let key = Key::Text(format!("{STARTS}{name}"));
-            match lane.machine.lock().starts(now) {
-                Some(starts) => change.put(REGISTRY, key, records::encode(&starts)),
-                None => change.remove(REGISTRY, key),
+        for lane in self.all_owned() {
+            let starts = lane.machine.lock().starts(now);
+            let mut unit = Unit::default();
+            match starts {
+                Some(starts) => unit.put(REGISTRY, key(&lane), records::encode(&starts)),
+                None => unit.remove(REGISTRY, key(&lane)),
             }
+            self.change(&lane, unit, Vec::new()).await?;
         }
-        self.change(None, change, Vec::new()).await
+        Ok(())
     }
 
     /// Jobs are claimed after a release: what was written down is about to be wrong.
     pub(super) async fn forget_starts(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.changes.lock().await;
         if self.is_released.load(Ordering::SeqCst) {
-            let mut change = Unit::default();
-            for name in self.lanes.keys() {
-                change.remove(REGISTRY, Key::Text(format!("{STARTS}{name}")));
+            for lane in self.all_owned() {
+                let mut unit = Unit::default();
+                unit.remove(REGISTRY, key(&lane));
+                self.change(&lane, unit, Vec::new()).await?;
             }
-            self.change(None, change, Vec::new()).await?;
             self.is_released.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    /// Lets every gate go on where it stopped, or count as used up where nobody knows.
-    pub(super) async fn recover_starts(&self, writer: &mut Writer) -> Result<(), ReadError> {
-        let mut found: BTreeMap<String, Starts> = BTreeMap::new();
-        let mut change = Unit::default();
-        visit(&*self.ledger, REGISTRY, From::Up(STARTS.into()), PAGE_ROWS, |key, value| {
-            let key = String::from_utf8_lossy(key);
-            let Some(name) = key.strip_prefix(STARTS) else { return ControlFlow::Break(()) };
-            change.remove(REGISTRY, Key::Text(key.to_string()));
-            match records::decode(REGISTRY, value) {
-                Ok(starts) => drop(found.insert(name.to_owned(), starts)),
-                Err(error) => self.note_unreadable(&key, &error),
-            }
-            ControlFlow::Continue(())
-        })
-        .await?;
-        if !change.ops.is_empty() {
-            writer.commit(vec![change], [].into_iter()).await?;
-        }
+    /// Writes down what was claimed at `now`, as begun at the last moment that it may begin.
+    pub(super) async fn write_starts(&self, lane: &Arc<OwnedLane>, now: Time) -> Result<(), StoreError> {
+        let starts = lane.machine.lock().starts(now);
+        let Some(starts) = starts else { return Ok(()) };
+        let mut unit = Unit::default();
+        unit.put(REGISTRY, key(lane), records::encode(&starts.later(FRESH)));
+        self.change(lane, unit, Vec::new()).await
+    }
+
+    /// Writes down what a lane that is handed over has started; nothing is started any more.
+    pub(super) async fn write_last_starts(&self, lane: &Arc<OwnedLane>) -> Result<(), StoreError> {
+        let starts = lane.machine.lock().starts(self.clock.now());
+        let Some(starts) = starts else { return Ok(()) };
+        let mut unit = Unit::default();
+        unit.put(REGISTRY, key(lane), records::encode(&starts));
+        self.change(lane, unit, Vec::new()).await
+    }
+
+    /// Lets the gates of a lane go on where its last owner stopped, or count as used up where nobody knows.
+    pub(super) async fn resume_starts(&self, lane: &Arc<OwnedLane>) -> Result<(), ReadError> {
+        let found = reading::load(&*self.ledger, REGISTRY, key(lane), records::decode::<Starts>).await;
+        let found = self.readable(&"starts", found)?.flatten();
         let now = self.clock.now();
-        for (name, lane) in &self.lanes {
+        let is_shared = self.cluster.is_some();
+        // Nobody ever started anything here.
+        let is_new = lane.hold.written() == 0 && (is_shared || self.was_empty.load(Ordering::Relaxed));
+        {
             let mut machine = lane.machine.lock();
-            if !found.get(name.as_str()).is_some_and(|starts| machine.resume_with(now, starts)) {
+            let is_known = match &found {
+                Some(starts) if is_shared => machine.resume_with(now, &starts.clone().by_a_shared_clock(now)),
+                Some(starts) => machine.resume_with(now, starts),
+                None => is_new,
+            };
+            if !is_known {
                 machine.assume_spent(now);
             }
+        }
+        if found.is_some() && !is_shared {
+            let mut unit = Unit::default();
+            unit.remove(REGISTRY, key(lane));
+            self.change(lane, unit, Vec::new()).await.map_err(read_error)?;
         }
         Ok(())
     }

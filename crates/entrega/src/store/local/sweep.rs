@@ -1,38 +1,39 @@
 //! Sweeping: what has been kept long enough leaves, and the free space is looked at.
 //! Invariant: a dead letter leaves only after it was written down in the export file of the day (unless that is
-//! switched off); one that is being replayed stays.
+//! switched off); one that is being replayed stays. An owner sweeps the dead letters of its lanes, and one node whatever
+//! belongs to no lane.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
-use entrega_ledger::{Key, Table, Unit};
+use entrega_ledger::{Expect, Key, Table, Unit, When};
 
 use super::Shared;
+use super::dead::mark_key;
+use super::lanes::OwnedLane;
+use super::orders::stale_before;
 use super::reading::{From, ReadError, job_of, visit};
-use super::records::{self, id_key};
-use super::tables::{DEAD, JOBS, MAIL, ONCE};
-use crate::store::{StoreError, Swept, export};
+use super::records::{self, Kept, id_key};
+use super::tables::{CALLS, DEAD, JOBS, MAIL, MARKS, ONCE, ORDERS};
+use crate::store::{DeadLetterCursor, StoreError, Swept, export};
 
 /// The most that one sweep takes away.
 const SWEPT_MAX: usize = 2_000;
 /// The most ended jobs that one sweep looks at.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// What a sweep takes away.
-pub(super) struct Chosen {
-    pub(super) change: Unit,
-    pub(super) swept: Swept,
-    /// Submissions that may happen again. Callers may hand them in at any time, so the writer looks once more.
-    pub(super) remembered: Vec<(Time, String)>,
-}
-
 impl Shared {
-    pub(super) fn disk_full(&self) -> StoreError {
-        let free = self.ledger.health().free_bytes.unwrap_or(0);
-        StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 }
+    /// Why no new work is taken.
+    pub(super) fn no_room(&self) -> StoreError {
+        let health = self.ledger.health();
+        match health.free_bytes {
+            Some(free) => StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 },
+            None => StoreError::MemoryFull,
+        }
     }
 
     /// Closes the intake when too little space is free, and opens it again.
@@ -40,30 +41,43 @@ impl Shared {
         let is_full = self.ledger.health().free_bytes.is_some_and(|free| free < self.options.free_bytes_min);
         if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
             match is_full {
-                true => tracing::error!("{}; new work is refused, deliveries go on", self.disk_full()),
+                true => tracing::error!("{}; new work is refused, deliveries go on", self.no_room()),
                 false => tracing::info!("There is room on the disk again; new work is taken"),
             }
         }
     }
 
-    pub(super) async fn choose_sweep(&self) -> Result<Chosen, StoreError> {
+    pub(super) async fn sweep(&self) -> Result<Swept, StoreError> {
+        let _one_at_a_time = self.changes.lock().await;
+        self.settled().await?;
         self.look_at_space();
-        let mut change = Unit::default();
-        let jobs = self.choose_ended(&mut change).await?;
-        let dead_letters = self.choose_dead(&mut change).await?;
-        for (expires, key) in self.expired(MAIL).await? {
-            change.remove(MAIL, Key::Text(records::expiry_key(expires, &key)));
-            change.remove(MAIL, Key::Text(key));
+        let mut swept = Swept::default();
+        for lane in self.all_owned() {
+            swept.dead_letters.extend(self.sweep_dead(&lane).await?);
         }
-        Ok(Chosen { change, swept: Swept { jobs, dead_letters }, remembered: self.expired(ONCE).await? })
+        let house = self.house.read().clone();
+        let Some(house) = house else { return Ok(swept) };
+        let mut unit = Unit::default();
+        swept.jobs = self.choose_ended(&mut unit).await?;
+        self.choose_orders(&mut unit).await?;
+        self.choose_nodes(&mut unit);
+        let mut units = vec![unit];
+        for table in [ONCE, MAIL, CALLS] {
+            self.choose_expired(table, &mut units).await?;
+        }
+        units.retain(|unit| !unit.ops.is_empty());
+        if !units.is_empty() {
+            self.write_under(house, units).await?;
+        }
+        swept.dead_letters.extend(self.sweep_unowned().await?);
+        Ok(swept)
     }
 
     /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
     /// on where the last one stopped: jobs that wait for long must not hide the ended ones behind them.
-    async fn choose_ended(&self, change: &mut Unit) -> Result<usize, ReadError> {
+    async fn choose_ended(&self, unit: &mut Unit) -> Result<usize, ReadError> {
         let keep_since = self.clock.now() - self.options.retention;
         let mut looked_at = 0;
-        let before = change.ops.len();
         let from = std::mem::replace(&mut *self.sweep_from.lock(), JobId::MIN);
         // Mostly the first row is too young to be looked at.
         visit(&*self.ledger, JOBS, From::Up(from.as_bytes().to_vec()), 1, |key, bytes| {
@@ -72,13 +86,13 @@ impl Shared {
                 return ControlFlow::Break(());
             }
             looked_at += 1;
-            if looked_at > LOOKED_AT_MAX || change.ops.len() - before >= SWEPT_MAX {
+            if looked_at > LOOKED_AT_MAX || unit.ops.len() >= SWEPT_MAX {
                 *self.sweep_from.lock() = id;
                 return ControlFlow::Break(());
             }
             if records::is_ended(bytes) {
                 match records::decode_ended(JOBS, bytes) {
-                    Ok(ended) if ended.ended_at < keep_since => change.remove(JOBS, id_key(id)),
+                    Ok(ended) if ended.ended_at < keep_since => unit.remove(JOBS, id_key(id)),
                     Ok(_) => {}
                     Err(error) => self.note_unreadable("ended", &error),
                 }
@@ -86,12 +100,47 @@ impl Shared {
             ControlFlow::Continue(())
         })
         .await?;
-        Ok(change.ops.len() - before)
+        Ok(unit.ops.len())
+    }
+
+    /// Answers that nobody came for.
+    async fn choose_orders(&self, unit: &mut Unit) -> Result<(), ReadError> {
+        let stale = stale_before(self.clock.now());
+        let mut looked_at = 0;
+        visit(&*self.ledger, ORDERS, From::Up(Vec::new()), 1, |key, _| {
+            looked_at += 1;
+            if looked_at > SWEPT_MAX || key >= stale.as_bytes() {
+                return ControlFlow::Break(());
+            }
+            unit.remove(ORDERS, Key::Text(String::from_utf8_lossy(key).into_owned()));
+            ControlFlow::Continue(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Records whose moment has passed, each on the condition that it was not used anew.
+    async fn choose_expired(&self, table: Table, units: &mut Vec<Unit>) -> Result<(), ReadError> {
+        let now = self.clock.now();
+        let expired = self.expired(table, now).await?;
+        let keys: Vec<Key> = expired.iter().map(|(_, key)| Key::Text(key.clone())).collect();
+        let found = self.ledger.read(table, &keys).await?;
+        for ((expires, key), found) in expired.into_iter().zip(found) {
+            let mut unit = Unit::default();
+            unit.remove(table, Key::Text(records::expiry_key(expires, &key)));
+            if let Some(bytes) = found
+                && !is_current(table, &bytes, now)
+            {
+                unit.remove(table, Key::Text(key.clone()));
+                unit.when.push(When { table, key: Key::Text(key), expect: Expect::Is(bytes) });
+            }
+            units.push(unit);
+        }
+        Ok(())
     }
 
     /// Records whose moment has passed, with the row that says so.
-    async fn expired(&self, table: Table) -> Result<Vec<(Time, String)>, ReadError> {
-        let now = self.clock.now();
+    async fn expired(&self, table: Table, now: Time) -> Result<Vec<(Time, String)>, ReadError> {
         let mut found = Vec::new();
         visit(&*self.ledger, table, From::Up(records::EXPIRY.into()), 1, |row, _| {
             let expired = records::expired_key(row).filter(|(expires, _)| found.len() < SWEPT_MAX && *expires <= now);
@@ -103,49 +152,103 @@ impl Shared {
         Ok(found)
     }
 
-    async fn choose_dead(&self, change: &mut Unit) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
+    /// Entries of a lane past their TTL or past its cap leave, the oldest first.
+    async fn sweep_dead(&self, lane: &Arc<OwnedLane>) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
         let mut leaving = Vec::new();
-        for (id, why) in self.dead_to_leave() {
-            match records::load_dead(&*self.ledger, id).await {
+        for (place, why) in self.dead_to_leave(lane) {
+            match records::load_dead(&*self.ledger, place.1).await {
                 Ok(Some(dead)) => leaving.push((dead, why)),
-                Ok(None) => self.dead.lock().remove(id),
-                Err(error) => self.note_unreadable("dead", &error),
+                Ok(None) => drop(lane.dead.lock().remove(place.1)),
+                Err(error @ ReadError::Record { .. }) => self.note_unreadable("dead", &error),
+                Err(error) => return Err(error.into()),
             }
         }
-        if let Some(dir) = &self.options.export_dir
-            && !leaving.is_empty()
-        {
-            export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead))?;
+        if leaving.is_empty() {
+            return Ok(leaving);
         }
+        self.write_down(&leaving)?;
+        let mut unit = Unit::default();
         for (dead, _) in &leaving {
-            self.dead.lock().remove(dead.job_id);
-            change.remove(DEAD, id_key(dead.job_id));
+            let place = lane.dead.lock().remove(dead.job_id);
+            place.into_iter().for_each(|place| unit.remove(MARKS, Key::Text(mark_key(&lane.scope, place))));
+            unit.remove(DEAD, id_key(dead.job_id));
         }
+        self.change(lane, unit, Vec::new()).await?;
         Ok(leaving)
     }
 
-    /// Entries past their TTL or past their lane's cap, oldest first.
-    fn dead_to_leave(&self) -> Vec<(JobId, &'static str)> {
+    /// Writes entries that leave into the export file of the day.
+    fn write_down(&self, leaving: &[(DeadLetter, &'static str)]) -> Result<(), StoreError> {
+        match &self.options.export_dir {
+            Some(dir) => export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead)),
+            None => Ok(()),
+        }
+    }
+
+    fn dead_to_leave(&self, lane: &OwnedLane) -> Vec<(DeadLetterCursor, &'static str)> {
         let now = self.clock.now();
-        let index = self.dead.lock();
+        let index = lane.dead.lock();
+        let (marks, count) = index.oldest();
+        let mut over = count.saturating_sub(lane.policy.dead_letters.cap as usize);
         let mut leaving = Vec::new();
-        for (lane, marks, count) in index.lanes() {
-            let cap = self.lanes.get(lane).map_or(u32::MAX, |lane| lane.policy.dead_letters.cap) as usize;
-            let mut over = count.saturating_sub(cap);
-            for (id, mark) in marks {
-                let why = match () {
-                    _ if mark.status == DeadLetterStatus::Replaying => continue,
-                    _ if mark.expires_at <= now => "ttl",
-                    _ if over > 0 => "cap",
-                    _ => break,
-                };
-                over = over.saturating_sub(1);
-                leaving.push((id, why));
-                if leaving.len() == SWEPT_MAX {
-                    return leaving;
-                }
+        for (place, mark) in marks {
+            let why = match () {
+                _ if mark.status == DeadLetterStatus::Replaying => continue,
+                _ if mark.expires_at <= now => "ttl",
+                _ if over > 0 => "cap",
+                _ => break,
+            };
+            over = over.saturating_sub(1);
+            leaving.push((place, why));
+            if leaving.len() == SWEPT_MAX {
+                break;
             }
         }
         leaving
+    }
+
+    /// Entries past their TTL whose lane is not in the configuration, so that nobody owns it.
+    async fn sweep_unowned(&self) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
+        let now = self.clock.now();
+        let is_known = |scope: &Arc<str>| self.lanes.values().any(|lane| lane.scope == *scope);
+        let scopes: Vec<Arc<str>> = self.scopes.read().iter().filter(|scope| !is_known(scope)).cloned().collect();
+        let (mut leaving, mut units) = (Vec::new(), Vec::new());
+        for scope in scopes {
+            let mut places = Vec::new();
+            self.visit_marks(&scope, None, false, |place, mark| {
+                let leaves = mark.status != DeadLetterStatus::Replaying && mark.expires_at <= now;
+                places.extend(leaves.then_some(place));
+                if leaves && places.len() < SWEPT_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .await?;
+            for place in places {
+                let read = self.ledger.read(DEAD, &[id_key(place.1)]).await.map_err(ReadError::from)?;
+                let mut unit = Unit::default();
+                unit.remove(MARKS, Key::Text(mark_key(&scope, place)));
+                if let Some(bytes) = read.into_iter().next().flatten() {
+                    let dead = records::decode_json::<DeadLetter>(DEAD, &bytes);
+                    leaving.extend(self.readable(&place.1, dead)?.map(|dead| (dead, "ttl")));
+                    unit.remove(DEAD, id_key(place.1));
+                    unit.when.push(When { table: DEAD, key: id_key(place.1), expect: Expect::Is(bytes) });
+                }
+                units.push(unit);
+            }
+        }
+        if !units.is_empty() {
+            self.write_down(&leaving)?;
+            let node = self.node.read().clone();
+            self.write_under(node, units).await?;
+        }
+        Ok(leaving)
+    }
+}
+
+/// Whether a record that was to be forgotten has been used anew. One that cannot be read has not.
+fn is_current(table: Table, bytes: &[u8], now: Time) -> bool {
+    match table {
+        ONCE => records::decode::<Kept>(table, bytes).is_ok_and(|kept| kept.expires > now),
+        MAIL => records::decode_json::<records::Noted>(table, bytes).is_ok_and(|noted| noted.expires > now),
+        // Whatever it holds, its moment comes first.
+        _ => records::decode::<Time>(table, bytes).is_ok_and(|expires| expires > now),
     }
 }

@@ -1,34 +1,29 @@
-//! The writer: turns whatever is waiting into one group of the ledger.
+//! The writer: turns whatever is waiting into groups of the ledger, in one write.
 //! Invariant: a caller is answered, and a job becomes claimable, only after the group that holds it is durable; groups are
-//! written in the order their commands came, each under the tokens of the lanes it touches.
-//! Never: waits for more submissions; under load the next group gathers while this one is written. Settlements, which
+//! written in the order their commands came, each under the tokens of the shards it speaks for.
+//! Never: waits for more submissions; under load the next groups gather while these are written. Settlements, which
 //! nobody waits for, gather a moment.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
-use entrega_core::lane::{Admission, Next};
-use entrega_core::name::LaneName;
-use entrega_core::time::Time;
-use entrega_ledger::{Applied, Expect, Fence, Group, Key, LedgerError, Room, Shard, Token, Unit, Verdict};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use entrega_core::lane::{Admission, Next, Waiting};
+use entrega_ledger::{Applied, EntryId, LedgerError, Op, Room, Unit, Verdict};
 
-use super::command::{Command, Prepared, Retried, Then};
+use super::Shared;
+use super::command::{Cause, Change, Command, NotWritten, Prepared, Retried, Taken};
+use super::draft::{Answer, Draft, Guarded, Part, took_effect};
+use super::inbox::Entry;
+use super::lanes::OwnedLane;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Kept, id_key};
 use super::tables::{DEAD, JOBS, LIVE, ONCE};
-use super::{HOUSE, LaneCell, Shared};
-use crate::store::{StoreError, Submitted};
+use entrega_ledger::{Key, When};
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// The number of the last group under each lane's token.
-    written: BTreeMap<LaneName, u64>,
-    /// The token for everything that is no lane's, and the number of the last group under it.
-    house: (Token, u64),
-    house_shard: Shard,
 }
 
 /// Ends the store with the writer, however that ends: nobody shall wait for one who is gone.
@@ -38,67 +33,12 @@ impl Drop for Writer {
     }
 }
 
-/// One group as it is put together, and what is done once it is durable.
-#[derive(Default)]
-struct Draft {
-    units: Vec<Unit>,
-    /// Lanes that it writes for, and whether they get new jobs.
-    lanes: BTreeMap<LaneName, (Arc<LaneCell>, bool)>,
-    /// Units that take effect only under conditions, and what they are about.
-    guarded: Vec<Guarded>,
-    ended: Vec<JobId>,
-    retried: Vec<Retried>,
-    thens: Vec<Then>,
-    answers: Vec<Answer>,
-    /// What keys are used for by this very group, or that they are forgotten; the ledger knows it when it is written.
-    remembered: HashMap<String, Option<Kept>>,
-}
-
-/// A job that is there only if its unit took effect.
-struct Guarded {
-    unit: usize,
-    lane: Arc<LaneCell>,
-    id: JobId,
-    /// Which answer is about it, and which part of that.
-    answer: Option<(usize, usize)>,
-}
-
-impl Draft {
-    /// The unit that whatever has no conditions goes into.
-    fn plain(&mut self) -> &mut Unit {
-        if self.units.last().is_none_or(|unit| !unit.when.is_empty()) {
-            self.units.push(Unit::default());
-        }
-        self.units.last_mut().expect("there is one now")
-    }
-
-    /// Adds what has no conditions.
-    fn add(&mut self, change: Unit) {
-        let plain = self.plain();
-        match plain.ops.is_empty() {
-            true => plain.ops = change.ops,
-            false => plain.ops.extend(change.ops),
-        }
-    }
-
-    /// Adds a unit of its own.
-    fn guard(&mut self, unit: Unit, lane: &Arc<LaneCell>, id: JobId, answer: Option<(usize, usize)>) {
-        self.guarded.push(Guarded { unit: self.units.len(), lane: lane.clone(), id, answer });
-        self.units.push(unit);
-    }
-
-    fn touch(&mut self, lane: &Arc<LaneCell>, gets_jobs: bool) {
-        match self.lanes.get_mut(&lane.name) {
-            Some((_, gets)) => *gets |= gets_jobs,
-            None => drop(self.lanes.insert(lane.name.clone(), (lane.clone(), gets_jobs))),
-        }
-    }
-}
+/// What became of a part.
+type Written = Result<Vec<Verdict>, NotWritten>;
 
 impl Writer {
-    /// With the number of the last group that was written under each lane's token, and under that of the rest.
-    pub(super) fn new(shared: Arc<Shared>, written: BTreeMap<LaneName, u64>, house: (Token, u64)) -> Writer {
-        Writer { shared, written, house_shard: Shard::new(HOUSE), house }
+    pub(super) fn new(shared: Arc<Shared>) -> Writer {
+        Writer { shared }
     }
 
     /// Writes on a thread of its own.
@@ -111,7 +51,7 @@ impl Writer {
     }
 
     /// Writes until told to stop or until the ledger fails.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
         loop {
             let commands = self.shared.queue.take().await;
             let is_last = commands.is_empty() || commands.iter().any(|command| matches!(command, Command::Stop));
@@ -125,9 +65,9 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, commands: Vec<Command>) -> Result<(), ReadError> {
+    async fn write(&self, commands: Vec<Command>) -> Result<(), ReadError> {
         let written = match self.put_together(commands).await {
-            Ok(draft) => self.finish(draft).await,
+            Ok(draft) => self.write_draft(draft).await,
             Err(error) => Err(error),
         };
         // Why the store ends is said before anybody who waits for this group is let go: they ask for the reason.
@@ -135,48 +75,50 @@ impl Writer {
     }
 
     async fn put_together(&self, commands: Vec<Command>) -> Result<Draft, ReadError> {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new(self.shared.cluster.is_some());
         for command in commands {
             match command {
-                Command::Submit { jobs, reply, permit } => {
-                    let answer = draft.answers.len();
-                    draft.answers.push(Answer::Submitted(reply, Vec::with_capacity(jobs.len()), permit));
-                    for (part, job) in jobs.into_iter().enumerate() {
-                        draft.touch(&job.lane, true);
-                        let submitted = self.take(job, &mut draft, (answer, part)).await?;
-                        if let Answer::Submitted(_, all, _) = &mut draft.answers[answer] {
-                            all.push(submitted);
+                Command::Submit { lane, jobs, reply, permit } => {
+                    let part = draft.part(&lane.hold, Room::New);
+                    let answer = part.answers.len();
+                    part.answers.push(Answer::Taken(reply, Vec::with_capacity(jobs.len()), permit));
+                    part.gets_jobs(&lane);
+                    for (place, job) in jobs.into_iter().enumerate() {
+                        let taken = self.take(&lane, job, &mut draft, (answer, place)).await?;
+                        if let Answer::Taken(_, all, _) = &mut draft.part(&lane.hold, Room::New).answers[answer] {
+                            all.push(taken);
                         }
                     }
                 }
-                Command::Settle { lane, change, ended, retries, causes, permit } => {
-                    draft.touch(&lane, false);
-                    draft.add(change);
-                    causes.into_iter().for_each(|cause| self.let_in(cause, &mut draft));
-                    draft.ended.extend(ended);
-                    draft.retried.extend(retries);
-                    draft.answers.push(Answer::Settled(permit));
+                Command::Hand { units, reply, permit } => {
+                    let node = self.shared.node.read().clone();
+                    let part = draft.part(&node, Room::New);
+                    let places = units.into_iter().map(|unit| part.add(unit)).collect();
+                    part.answers.push(Answer::Handed(reply, places, permit));
                 }
-                Command::Change { lane, change, ended, then, reply } => {
-                    lane.iter().for_each(|lane| draft.touch(lane, false));
-                    draft.add(change);
-                    draft.ended.extend(ended);
-                    draft.thens.extend(then);
-                    draft.answers.push(Answer::Changed(reply));
+                Command::Settle { lane, change, ended, retries, causes, permit } => {
+                    let part = draft.part(&lane.hold, Room::Must);
+                    part.add(change);
+                    part.ended.extend(ended);
+                    part.lanes.push(lane.clone());
+                    part.retried.extend(retries);
+                    part.answers.push(Answer::Settled(permit));
+                    causes.into_iter().for_each(|cause| self.let_in(&lane, cause, &mut draft));
+                }
+                Command::Change { change: Change { hold, lane, units, ended, then }, reply } => {
+                    let part = draft.part(&hold, Room::Must);
+                    let places = units.into_iter().map(|unit| part.add(unit)).collect();
+                    part.ended.extend(ended);
+                    part.lanes.extend(lane);
+                    part.answers.push(Answer::Changed(reply, places, then));
+                }
+                Command::Arrive { lane, jobs, reply } => {
+                    self.arrive(&lane, jobs, &mut draft).await?;
+                    draft.part(&lane.hold, Room::Must).answers.push(Answer::Arrived(reply));
                 }
                 Command::Expire { lane, expired } => {
-                    draft.touch(&lane, false);
-                    for id in expired {
-                        let reason = "ttl_expired: it was still waiting when its time to live ended";
-                        let end = self.shared.dropped(&lane, id, JobState::Dropped, reason, &draft.units).await?;
-                        draft.add(end);
-                        draft.ended.push(id);
-                    }
-                }
-                Command::Forget { remembered } => {
-                    for (expires, key) in remembered {
-                        self.forget(expires, key, &mut draft).await?;
-                    }
+                    let reason = "ttl_expired: it was still waiting when its time to live ended";
+                    self.drop_jobs(&lane, &expired, reason, Room::Must, &mut draft).await?;
                 }
                 Command::Stop => {}
             }
@@ -184,193 +126,273 @@ impl Writer {
         Ok(draft)
     }
 
-    /// Makes a group durable, and lets everybody know.
-    async fn finish(&mut self, mut draft: Draft) -> Result<(), ReadError> {
-        let verdicts =
-            self.commit(std::mem::take(&mut draft.units), draft.lanes.values().map(|(lane, _)| lane)).await?;
-        let now = self.shared.clock.now();
-        for Guarded { unit, lane, id, answer } in draft.guarded {
-            if verdicts[unit] == Verdict::Done {
-                continue;
-            }
-            // It is staged, so nobody can have claimed it.
-            drop(lane.machine.lock().remove(id));
-            if let Some((answer, part)) = answer
-                && let Answer::Submitted(_, all, _) = &mut draft.answers[answer]
-            {
-                all[part] = Submitted::Unsaved(StoreError::Unreachable {
-                    reason: "its key was used by somebody else at the same moment".into(),
+    async fn write_draft(&self, draft: Draft) -> Result<(), ReadError> {
+        let (mut must, new) = draft.into_parts();
+        let mut parts = Vec::with_capacity(must.len() + new.len());
+        if !must.is_empty() {
+            let written = self.commit(&mut must, Room::Must).await?;
+            parts.extend(must.into_iter().zip(written));
+        }
+        for part in new {
+            let mut one = [part];
+            let written = self.commit(&mut one, Room::New).await?;
+            parts.extend(one.into_iter().zip(written));
+        }
+        // Whatever is not durable leaves its machine before anything is let loose there.
+        for (part, written) in &mut parts {
+            self.take_back(part, written).await?;
+        }
+        parts.into_iter().for_each(|(part, written)| self.finish(part, &written));
+        Ok(())
+    }
+
+    /// Writes parts, again and again as long as nobody knows whether it happened.
+    async fn commit(&self, parts: &mut [Part], room: Room) -> Result<Vec<Written>, LedgerError> {
+        let groups: Vec<_> = parts.iter_mut().map(Part::group).collect();
+        let _asking = self.shared.cluster.as_ref().map(|cluster| cluster.asking(self.shared.clock.now()));
+        loop {
+            let answers = match self.shared.ledger.write(&groups, room).await {
+                Ok(answers) => answers,
+                Err(LedgerError::Unclear { .. }) if !self.shared.stop.is_cancelled() => {
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                    continue;
+                }
+                Err(LedgerError::Full { .. }) if room == Room::New => return Ok(vec![Err(NotWritten::Full)]),
+                Err(error) => return Err(error),
+            };
+            let (mut written, mut rewound) = (Vec::with_capacity(parts.len()), None);
+            for (part, answer) in parts.iter().zip(answers) {
+                written.push(match answer {
+                    Applied::Applied(verdicts) => {
+                        part.holds.iter().for_each(|hold| hold.wrote());
+                        Ok(verdicts)
+                    }
+                    Applied::Fenced(shard) if self.shared.is_own_node(&shard) => {
+                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), 0)));
+                        Err(NotWritten::Moved)
+                    }
+                    Applied::Fenced(shard) => {
+                        self.shared.fenced(&shard, part)?;
+                        Err(NotWritten::Moved)
+                    }
+                    Applied::Rewound(shard, seq) => {
+                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), seq)));
+                        Err(NotWritten::Moved)
+                    }
                 });
             }
+            if let Some((hold, at)) = rewound {
+                self.shared.rewound(&hold, at).await?;
+            }
+            return Ok(written);
         }
-        for (lane, _) in draft.lanes.values().filter(|(_, gets_jobs)| *gets_jobs) {
+    }
+
+    /// Lets everybody know what became of a part.
+    fn finish(&self, part: Part, written: &Written) {
+        let now = self.shared.clock.now();
+        for lane in &part.gets_jobs {
             lane.machine.lock().publish(now);
             lane.wake.notify_one();
         }
-        for Retried { lane, ticket, at, lesson, took } in draft.retried {
+        for Retried { lane, ticket, at, lesson, took } in part.retried {
             let was_running = lane.machine.lock().settle(now, ticket, Next::RetryAt(at), lesson, took);
             assert!(was_running, "{ticket:?} was settled twice");
             lane.wake.notify_one();
         }
-        draft.thens.into_iter().for_each(|then| then(&self.shared));
-        self.shared.waiters.tell(&draft.ended);
-        draft.answers.into_iter().for_each(Answer::give);
+        if written.is_ok() {
+            self.shared.waiters.tell(&part.ended);
+            self.shared.tell_takers(&part.lanes, &part.ended);
+        }
+        part.answers.into_iter().for_each(|answer| answer.give(&self.shared, written));
+    }
+
+    /// New jobs that were not written leave their machine, and those come back that had to leave for them. Where the lane is
+    /// somebody else's, all of its memory goes.
+    async fn take_back(&self, part: &mut Part, written: &Written) -> Result<(), ReadError> {
+        let why = match written {
+            Ok(verdicts) => {
+                for Guarded { unit, lane, id, answer } in &part.guarded {
+                    if verdicts[*unit] == Verdict::Done {
+                        continue;
+                    }
+                    // It is staged, so nobody can have claimed it.
+                    drop(lane.machine.lock().remove(*id));
+                    if let Some((answer, place)) = answer
+                        && let Answer::Taken(_, all, _) = &mut part.answers[*answer]
+                    {
+                        all[*place] = Taken::Raced;
+                    }
+                }
+                return Ok(());
+            }
+            Err(NotWritten::Moved) => Taken::Moved,
+            Err(NotWritten::Full) => Taken::NoRoom,
+        };
+        for answer in &mut part.answers {
+            match answer {
+                Answer::Taken(_, all, _) => {
+                    let accepted = all.iter_mut().filter(|taken| matches!(taken, Taken::Accepted(_)));
+                    accepted.for_each(|taken| *taken = why.clone());
+                }
+                Answer::Settled(_) => drop(self.shared.stale.fetch_add(1, Ordering::Relaxed)),
+                Answer::Handed(..) | Answer::Changed(..) | Answer::Arrived(_) => {}
+            }
+        }
+        part.staged.iter().for_each(|(lane, id)| drop(lane.machine.lock().remove(*id)));
+        if *written == Err(NotWritten::Full) {
+            for (lane, id) in &part.pushed_out {
+                let live_key = lane.live_key(*id);
+                if let Some(live) = patiently(|| records::load_live(&*self.shared.ledger, live_key.clone())).await? {
+                    lane.put_back(&self.shared, *id, &live);
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Writes units under the token of the house and those of these lanes, again and again as long as nobody knows whether it happened.
-    pub(super) async fn commit(
-        &mut self,
-        units: Vec<Unit>,
-        lanes: impl Iterator<Item = &Arc<LaneCell>>,
-    ) -> Result<Vec<Verdict>, LedgerError> {
-        self.house.1 += 1;
-        // A late copy of a write that had to be repeated must find that it is none of ours any more, whatever it is about.
-        let mut fences = vec![Fence { shard: self.house_shard.clone(), token: self.house.0, seq: self.house.1 }];
-        for lane in lanes {
-            let seq = self.written.entry(lane.name.clone()).or_default();
-            *seq += 1;
-            fences.push(Fence { shard: lane.shard.clone(), token: lane.token, seq: *seq });
-        }
-        let groups = [Group { fences, units }];
-        loop {
-            let refused = match self.shared.ledger.write(&groups, Room::Must).await {
-                Ok(answers) => match answers.into_iter().next() {
-                    Some(Applied::Applied(verdicts)) => return Ok(verdicts),
-                    Some(Applied::Fenced(shard)) => format!("another process took '{shard}' over"),
-                    Some(Applied::Rewound(shard, seq)) => format!("'{shard}' is back at write {seq}"),
-                    None => "there was no answer".to_owned(),
-                },
-                Err(LedgerError::Unclear { .. }) => {
-                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            return Err(LedgerError::Broken { doing: "writing the store", reason: refused });
-        }
-    }
-
-    /// Takes a job that another one caused: whatever the lane's size, and once.
-    fn let_in(&self, job: Prepared, draft: &mut Draft) {
-        let Prepared { lane, waiting, job, live, .. } = job;
-        draft.touch(&lane, true);
+    /// Takes a job that another one caused: whatever the lane's size, and once. Where another node owns its lane, that node
+    /// finds it in its inbox.
+    fn let_in(&self, by: &Arc<OwnedLane>, cause: Cause, draft: &mut Draft) {
+        let Cause { job: Prepared { waiting, job, live, .. }, lane } = cause;
         let id = waiting.id;
-        if lane.machine.lock().admit_always(&waiting) {
-            let mut unit = Unit::default();
-            unit.when_absent(JOBS, id_key(id));
-            unit.when_absent(DEAD, id_key(id));
-            unit.put(JOBS, id_key(id), job);
-            live.into_iter().for_each(|live| unit.put(LIVE, lane.live_key(id), live));
-            draft.guard(unit, &lane, id, None);
+        let mut unit = Unit::default();
+        unit.when_absent(JOBS, id_key(id));
+        unit.when_absent(DEAD, id_key(id));
+        unit.put(JOBS, id_key(id), job);
+        match lane.owned() {
+            Some(owned) => {
+                live.into_iter().for_each(|live| unit.put(LIVE, owned.live_key(id), live));
+                if owned.machine.lock().admit_always(&waiting) {
+                    let part = draft.joined(&by.hold, &owned.hold);
+                    part.gets_jobs(&owned);
+                    part.guard(unit, &owned, id, None);
+                }
+            }
+            None => {
+                if let Some(live) = live {
+                    unit.ops.push(Op::Append(lane.shard.clone(), Entry::caused(id, &live)));
+                    unit.put(LIVE, Key::Scoped(lane.scope.clone(), *id.as_bytes()), live);
+                }
+                draft.part(&by.hold, Room::Must).add(unit);
+                self.shared.poke(&lane);
+            }
         }
     }
 
     /// Takes a job, unless it was taken before.
-    async fn take(&self, mut job: Prepared, draft: &mut Draft, answer: (usize, usize)) -> Result<Submitted, ReadError> {
-        let once = std::mem::take(&mut job.once);
-        let now = self.shared.clock.now();
+    async fn take(
+        &self,
+        lane: &Arc<OwnedLane>,
+        job: Prepared,
+        draft: &mut Draft,
+        answer: (usize, usize),
+    ) -> Result<Taken, ReadError> {
+        let Prepared { waiting, job, live, once } = job;
         let mut unit = Unit::default();
-        for (key, kept) in &once {
-            let (before, expect) = match draft.remembered.get(key) {
-                Some(Some(kept)) => (Some(kept.clone()), None),
-                Some(None) => (None, Some(Expect::Absent)),
-                None => self.kept(key).await?,
-            };
-            if let Some(before) = before.filter(|before| before.expires > now) {
-                return Ok(match before.request == kept.request {
-                    true => Submitted::Repeated { id: before.id },
-                    false => Submitted::OtherRequest,
-                });
-            }
-            if let Some(expect) = expect {
-                unit.when.push(entrega_ledger::When { table: ONCE, key: Key::Text(key.clone()), expect });
+        let mut pushed_out = None;
+        if live.is_some() {
+            let admission = lane.machine.lock().admit(&waiting);
+            match admission {
+                Admission::Admitted => {}
+                Admission::Preempted(left) => pushed_out = Some(left),
+                Admission::Full => return Ok(Taken::Full),
+                Admission::Duplicate => return Ok(Taken::Duplicate),
             }
         }
-        let (id, lane) = (job.waiting.id, job.lane.clone());
-        let submitted = self.admit(job, draft, &mut unit).await?;
-        if !matches!(submitted, Submitted::Accepted { .. }) {
-            return Ok(submitted);
+        if let Some(left) = &pushed_out {
+            let reason = "preempted: the lane was full and a more urgent job came";
+            self.drop_jobs(lane, &[left.id], reason, Room::New, draft).await?;
+            draft.part(&lane.hold, Room::New).pushed_out.push((lane.clone(), left.id));
         }
-        for (key, kept) in once {
-            unit.put(ONCE, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
-            unit.put(ONCE, Key::Text(key.clone()), records::encode(&kept));
-            draft.remembered.insert(key, Some(kept));
-        }
-        match unit.when.is_empty() {
-            true => draft.add(unit),
-            false => draft.guard(unit, &lane, id, Some(answer)),
-        }
-        Ok(submitted)
+        remember(&mut unit, once);
+        unit.put(JOBS, id_key(waiting.id), job);
+        live.into_iter().for_each(|live| unit.put(LIVE, lane.live_key(waiting.id), live));
+        let part = draft.part(&lane.hold, Room::New);
+        part.staged.push((lane.clone(), waiting.id));
+        part.guard(unit, lane, waiting.id, Some(answer));
+        Ok(Taken::Accepted(pushed_out))
     }
 
-    /// Forgets a submission, unless its key has been used anew since.
-    async fn forget(&self, expires: Time, key: String, draft: &mut Draft) -> Result<(), ReadError> {
-        let is_current = match draft.remembered.get(&key) {
-            Some(used) => used.is_some(),
-            None => self.kept(&key).await?.0.is_some_and(|kept| kept.expires > self.shared.clock.now()),
-        };
-        let plain = draft.plain();
-        plain.remove(ONCE, Key::Text(records::expiry_key(expires, &key)));
-        if !is_current {
-            plain.remove(ONCE, Key::Text(key.clone()));
-            draft.remembered.insert(key, None);
+    /// Takes in what came by the inbox and was accepted by whoever left it: past the lane's size, or at the cost of another,
+    /// or itself, with a record.
+    async fn arrive(
+        &self,
+        lane: &Arc<OwnedLane>,
+        jobs: Vec<(EntryId, Waiting)>,
+        draft: &mut Draft,
+    ) -> Result<(), ReadError> {
+        let reason = "preempted: the lane was full and a more urgent job came";
+        let mut dropped = Vec::new();
+        for (entry, waiting) in jobs {
+            let shard = lane.hold.shard.clone();
+            draft.part(&lane.hold, Room::Must).plain().ops.push(Op::Take(shard, entry));
+            let admission = lane.machine.lock().admit(&waiting);
+            match admission {
+                Admission::Admitted | Admission::Duplicate => {}
+                Admission::Preempted(left) => dropped.push(left.id),
+                Admission::Full if lane.policy.on_full == entrega_core::policy::OnFull::Refuse => {
+                    lane.machine.lock().admit_always(&waiting);
+                }
+                Admission::Full => dropped.push(waiting.id),
+            }
+        }
+        draft.part(&lane.hold, Room::Must).gets_jobs(lane);
+        if !dropped.is_empty() {
+            self.drop_jobs(lane, &dropped, reason, Room::Must, draft).await?;
         }
         Ok(())
     }
 
-    /// What a key was used for, and what must still be there when it is used anew. One whose record cannot be read counts
-    /// as new: that must not end the store.
-    async fn kept(&self, key: &str) -> Result<(Option<Kept>, Option<Expect>), ReadError> {
-        let (ledger, keys) = (&self.shared.ledger, [Key::Text(key.to_owned())]);
-        let found = patiently(|| async { Ok(ledger.read(ONCE, &keys).await?) }).await?.pop().flatten();
-        let Some(bytes) = found else { return Ok((None, Some(Expect::Absent))) };
-        let kept = self.shared.readable(&key, records::decode(ONCE, &bytes))?;
-        Ok((kept, Some(Expect::Is(bytes))))
-    }
-
-    async fn admit(&self, job: Prepared, draft: &mut Draft, unit: &mut Unit) -> Result<Submitted, ReadError> {
-        let id = job.waiting.id;
-        let Some(live) = job.live else {
-            unit.put(JOBS, id_key(id), job.job);
-            return Ok(Submitted::Accepted { pushed_out: None });
-        };
-        let admission = job.lane.machine.lock().admit(&job.waiting);
-        let pushed_out = match admission {
-            Admission::Admitted => None,
-            Admission::Preempted(left) => Some(left),
-            Admission::Full => return Ok(Submitted::Full),
-            Admission::Duplicate => return Ok(Submitted::Duplicate),
-        };
-        if let Some(left) = &pushed_out {
-            draft.ended.push(left.id);
-            let reason = "preempted: the lane was full and a more urgent job came";
-            let end = self.shared.dropped(&job.lane, left.id, JobState::Dropped, reason, &draft.units).await?;
-            draft.add(end);
-        }
-        unit.put(JOBS, id_key(id), job.job);
-        unit.put(LIVE, job.lane.live_key(id), live);
-        Ok(Submitted::Accepted { pushed_out })
+    /// Ends jobs that were not delivered and have left the machine.
+    async fn drop_jobs(
+        &self,
+        lane: &Arc<OwnedLane>,
+        ids: &[JobId],
+        reason: &str,
+        room: Room,
+        draft: &mut Draft,
+    ) -> Result<(), ReadError> {
+        let pending = ids.iter().filter_map(|id| Some((*id, draft.pending(JOBS, *id)?.to_vec()))).collect();
+        let end = self.shared.dropped(lane, ids, JobState::Dropped, reason, &pending).await?;
+        let part = draft.part(&lane.hold, room);
+        part.add(end);
+        part.ended.extend(ids);
+        part.lanes.push(lane.clone());
+        Ok(())
     }
 }
 
-/// What callers are told once the group is durable.
-enum Answer {
-    Submitted(oneshot::Sender<Vec<Submitted>>, Vec<Submitted>, OwnedSemaphorePermit),
-    Settled(OwnedSemaphorePermit),
-    Changed(oneshot::Sender<()>),
+/// Writes down what a job is remembered by, on the condition that nobody used it since.
+pub(super) fn remember(unit: &mut Unit, once: Vec<(String, Kept, When)>) {
+    for (key, kept, when) in once {
+        unit.when.push(when);
+        unit.put(ONCE, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
+        unit.put(ONCE, Key::Text(key), records::encode(&kept));
+    }
 }
 
 impl Answer {
-    fn give(self) {
+    fn give(self, shared: &Shared, written: &Written) {
+        let told = |places: &[Option<usize>]| written.as_ref().map(|done| took_effect(places, done)).map_err(|no| *no);
         // A caller that went away has lost only its answer.
         match self {
-            Answer::Submitted(reply, submitted, permit) => {
+            Answer::Taken(reply, taken, permit) => {
                 drop(permit);
-                drop(reply.send(submitted));
+                drop(reply.send(taken));
+            }
+            Answer::Handed(reply, places, permit) => {
+                drop(permit);
+                drop(reply.send(told(&places)));
             }
             Answer::Settled(permit) => drop(permit),
-            Answer::Changed(reply) => drop(reply.send(())),
+            Answer::Changed(reply, places, then) => {
+                let told = told(&places);
+                let has_effect = told.as_ref().is_ok_and(|done| done.first().is_none_or(|first| *first));
+                then.filter(|_| has_effect).into_iter().for_each(|then| then(shared));
+                reply.into_iter().for_each(|reply| drop(reply.send(told.clone())));
+            }
+            Answer::Arrived(reply) => drop(reply.send(())),
         }
     }
 }

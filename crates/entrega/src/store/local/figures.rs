@@ -1,0 +1,142 @@
+//! What an owner shows of its lanes, and what others make of it.
+//! Invariant: about a second old; nothing is decided by it but whether new work is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega_core::breaker::BreakerFigures;
+use entrega_core::cadence::CadenceFigures;
+use entrega_core::lane::{Hold, LaneSizes};
+use entrega_core::policy::{LanePolicy, OnFull};
+use entrega_core::time::Time;
+use entrega_ledger::{Key, Unit};
+use serde::{Deserialize, Serialize};
+
+use super::Shared;
+use super::lanes::{LaneEntry, OwnedLane};
+use super::reading::{self, ReadError};
+use super::records;
+use super::tables::FIGURES;
+use crate::store::{LaneView, StoreError};
+
+/// How often owners show how their lanes stand.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+/// How a lane stands.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct LaneFigures {
+    sizes: LaneSizes,
+    blocked: u32,
+    dead_letters: u32,
+    hold: Option<Hold>,
+    breaker: Option<BreakerFigures>,
+    cadence: Option<CadenceFigures>,
+    oldest: Option<Time>,
+}
+
+/// What was shown of a lane, and what this node left for it since.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    waiting: u32,
+    handed: u32,
+}
+
+impl Published {
+    /// Whether another job may be left for the lane; it counts at once. A lane that pushes out is left more than it holds:
+    /// which job has to go, its owner says.
+    pub(super) fn take_in(&mut self, policy: &LanePolicy) -> bool {
+        let most = match policy.on_full {
+            OnFull::Refuse => u64::from(policy.capacity),
+            OnFull::Preempt => u64::from(policy.capacity) * 2,
+        };
+        let has_room = u64::from(self.waiting) + u64::from(self.handed) < most;
+        self.handed += u32::from(has_room);
+        has_room
+    }
+
+    fn show(&mut self, waiting: u32) {
+        *self = Published { waiting, handed: 0 };
+    }
+}
+
+impl OwnedLane {
+    pub(super) fn figures(&self, now: Time) -> LaneFigures {
+        let dead_letters = self.dead.lock().open();
+        let machine = self.machine.lock();
+        LaneFigures {
+            sizes: machine.sizes(),
+            blocked: self.blocked.load(std::sync::atomic::Ordering::Relaxed),
+            dead_letters,
+            hold: machine.held_by(now),
+            breaker: machine.breaker(now),
+            cadence: machine.cadence(),
+            oldest: machine.oldest(),
+        }
+    }
+}
+
+impl Shared {
+    fn lane_view(&self, lane: &LaneEntry, figures: LaneFigures, is_owned: bool) -> LaneView {
+        let LaneFigures { sizes, blocked, dead_letters, hold, breaker, cadence, oldest } = figures;
+        let paused = self.registered.read().is_paused(&lane.name);
+        let (name, policy) = (lane.name.clone(), lane.policy.clone());
+        LaneView { name, policy, sizes, blocked, dead_letters, paused, hold, breaker, cadence, oldest, is_owned }
+    }
+
+    async fn shown(&self, lane: &LaneEntry) -> Result<LaneFigures, ReadError> {
+        let key = Key::Text(lane.name.to_string());
+        Ok(reading::load(&*self.ledger, FIGURES, key, records::decode).await?.unwrap_or_default())
+    }
+
+    pub(super) async fn lane_views(&self) -> Result<Vec<LaneView>, StoreError> {
+        let now = self.clock.now();
+        let mut views = Vec::with_capacity(self.lanes.len());
+        for lane in self.lanes.values() {
+            let (figures, is_owned) = match lane.owned() {
+                Some(owned) => (owned.figures(now), true),
+                None => (self.shown(lane).await?, false),
+            };
+            views.push(self.lane_view(lane, figures, is_owned));
+        }
+        Ok(views)
+    }
+
+    /// Shows others how this node's lanes stand, and looks at theirs.
+    pub(super) async fn exchange_figures(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut unit = Unit::default();
+        for lane in self.lanes.values() {
+            match lane.owned() {
+                Some(owned) => {
+                    let figures = owned.figures(now);
+                    lane.published.lock().show(figures.sizes.waiting());
+                    unit.put(FIGURES, Key::Text(lane.name.to_string()), records::encode(&figures));
+                }
+                None => {
+                    let waiting = self.shown(lane).await?.sizes.waiting();
+                    lane.published.lock().show(waiting);
+                }
+            }
+        }
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        self.show_node(cluster, &mut unit);
+        let node = self.node.read().clone();
+        self.write_under(node, vec![unit]).await?;
+        self.look_at_nodes(cluster).await?;
+        self.balance(cluster).await
+    }
+}
+
+/// Shows and looks once a second, until the store ends.
+pub(super) async fn keep_showing(shared: Arc<Shared>) {
+    while !shared.stop.is_cancelled() {
+        if let Err(error) = shared.exchange_figures().await {
+            tracing::debug!(errorReason = %error, "Figures of lanes could not be exchanged");
+        }
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => {}
+            () = tokio::time::sleep(SHOW_EVERY) => {}
+        }
+    }
+}

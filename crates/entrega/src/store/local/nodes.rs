@@ -1,0 +1,349 @@
+//! Nodes: who shares the ledger, who of them lives, and who should own what.
+//! Invariant: placement is the same on every node that sees the same steady nodes. A shard moves only when nothing of it
+//! runs, one at a time, and not again for some leases.
+//! Never: takes anything from a living owner; the owner gives it up by itself.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use entrega_core::time::Time;
+use entrega_ledger::{Key, Shard, Unit};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::Shared;
+use super::hold::{HOUSE, Hold};
+use super::lanes::OwnedLane;
+use super::owners::Cluster;
+use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::records;
+use super::tables::NODES;
+use crate::store::{HandOver, NodeView, OwnedShard, StoreError};
+
+/// A node is steady after so many leases: those that come and go are given nothing.
+const STEADY_AFTER: u32 = 3;
+/// A shard that moved stays for so many leases.
+const STAYS_FOR: u32 = 5;
+/// A shard that was given up for a certain node is left to it for this part of a lease.
+const LEFT_FOR: u32 = 1;
+/// How long a lane that is to move waits for what runs.
+const DRAINS_FOR: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What is known of a node that is gone is forgotten after this.
+const FORGET_AFTER: Duration = Duration::from_hours(1);
+
+/// What a node shows of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NodeRow {
+    name: String,
+    version: String,
+    started_at: Time,
+    /// Of the policies of all lanes: nodes that differ would treat the same job differently.
+    policies: u64,
+    beat: u64,
+    owns: Vec<(String, Time)>,
+    last: Option<(String, u64, Time)>,
+}
+
+/// A node, and since when it has shown nothing new.
+#[derive(Clone, Debug)]
+struct Known {
+    row: NodeRow,
+    since: Time,
+}
+
+/// What a node knows of all nodes, itself included.
+#[derive(Default)]
+pub(super) struct Nodes {
+    known: Mutex<BTreeMap<u64, Known>>,
+    /// Shards that were given up for a certain node, and until when they are left to it.
+    left_to: Mutex<BTreeMap<Shard, (u64, Time)>>,
+    /// When this node last tried to give each shard up.
+    tried: Mutex<BTreeMap<Shard, Time>>,
+    /// The last that it gave up.
+    last: Mutex<Option<(String, u64, Time)>>,
+    beat: std::sync::atomic::AtomicU64,
+    /// Nodes whose other policies were warned of.
+    warned: Mutex<std::collections::BTreeSet<u64>>,
+}
+
+/// The node that should own a shard: the one that draws highest for it. When a node comes or goes, only shards move that
+/// are, or were, its own.
+fn place(shard: &Shard, nodes: &[u64]) -> Option<u64> {
+    nodes.iter().copied().max_by_key(|node| mixed(hash(shard.as_str().as_bytes()) ^ mixed(*node)))
+}
+
+/// FNV-1a: the same on every machine and in every version.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// The last steps of splitmix64.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+impl Nodes {
+    fn is_alive(known: &Known, now: Time, patience: Duration) -> bool {
+        now.since(known.since) < patience
+    }
+
+    /// Nodes that live, and have for some time.
+    fn steady(&self, now: Time, cluster: &Cluster) -> Vec<u64> {
+        let is_steady = |known: &Known| {
+            Nodes::is_alive(known, now, cluster.patience())
+                && now.since(known.row.started_at) >= cluster.lease() * STEADY_AFTER
+        };
+        self.known.lock().iter().filter(|(_, known)| is_steady(known)).map(|(node, _)| *node).collect()
+    }
+
+    /// Whether a shard is left to another node just now.
+    pub(super) fn is_left_to_another(&self, now: Time, shard: &Shard, node: u64) -> bool {
+        let mut left_to = self.left_to.lock();
+        left_to.retain(|_, (_, until)| *until > now);
+        left_to.get(shard).is_some_and(|(to, _)| *to != node)
+    }
+
+    /// Leaves a shard to a node for a while.
+    pub(super) fn leave_to(&self, cluster: &Cluster, now: Time, shard: Shard, to: u64) {
+        self.left_to.lock().insert(shard, (to, now + cluster.lease() / LEFT_FOR));
+    }
+
+    /// Whether another node should take a shard whose owner is gone; it is given a moment more.
+    pub(super) fn is_anothers(&self, now: Time, cluster: &Cluster, shard: &Shard, node: u64) -> bool {
+        place(shard, &self.steady(now, cluster)).is_some_and(|to| to != node)
+    }
+}
+
+impl Shared {
+    /// What this node shows of itself.
+    pub(super) fn show_node(&self, cluster: &Cluster, unit: &mut Unit) {
+        let policies = hash(format!("{:?}", self.options.lanes).as_bytes());
+        let row = NodeRow {
+            name: cluster.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: cluster.started_at(),
+            policies,
+            beat: cluster.nodes.beat.fetch_add(1, Ordering::Relaxed),
+            owns: cluster.holds().iter().map(|hold| (hold.shard.to_string(), hold.since)).collect(),
+            last: cluster.nodes.last.lock().clone(),
+        };
+        unit.put(NODES, Key::Text(format!("{:016x}", self.options.node)), records::encode(&row));
+        let known = Known { row, since: self.clock.now() };
+        cluster.nodes.known.lock().insert(self.options.node, known);
+    }
+
+    /// Looks at what other nodes show.
+    pub(super) async fn look_at_nodes(&self, cluster: &Cluster) -> Result<(), ReadError> {
+        let (now, mut found) = (self.clock.now(), BTreeMap::new());
+        visit(&*self.ledger, NODES, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
+            let node = std::str::from_utf8(key).ok().and_then(|key| u64::from_str_radix(key, 16).ok());
+            match (node, records::decode::<NodeRow>(NODES, value)) {
+                (Some(node), Ok(row)) => drop(found.insert(node, row)),
+                (_, Err(error)) => self.note_unreadable("nodes", &error),
+                (None, Ok(_)) => {}
+            }
+            ControlFlow::Continue(())
+        })
+        .await?;
+        let mut known = cluster.nodes.known.lock();
+        known.retain(|node, _| found.contains_key(node) || *node == self.options.node);
+        for (node, row) in found {
+            match known.get_mut(&node) {
+                Some(known) if known.row.beat == row.beat => {}
+                known_before => {
+                    let is_new = known_before.is_none();
+                    // One that is seen for the first time may be long gone.
+                    let since = if is_new { now - cluster.patience() / 2 } else { now };
+                    known.insert(node, Known { row, since });
+                }
+            }
+        }
+        drop(known);
+        self.warn_of_other_policies(cluster, now);
+        Ok(())
+    }
+
+    fn warn_of_other_policies(&self, cluster: &Cluster, now: Time) {
+        for (node, name) in self.other_policies(cluster, now) {
+            if cluster.nodes.warned.lock().insert(node) {
+                tracing::warn!(
+                    node = name,
+                    "This node has other policies; whichever node owns a lane goes by its own. Give all nodes the same configuration"
+                );
+            }
+        }
+    }
+
+    /// Nodes that live and have other policies than this one.
+    fn other_policies(&self, cluster: &Cluster, now: Time) -> Vec<(u64, String)> {
+        let known = cluster.nodes.known.lock();
+        let Some(mine) = known.get(&self.options.node).map(|mine| mine.row.policies) else { return Vec::new() };
+        let others = known.iter().filter(|(_, other)| Nodes::is_alive(other, now, cluster.patience()));
+        let others = others.filter(|(_, other)| other.row.policies != mine);
+        others.map(|(node, other)| (*node, other.row.name.clone())).collect()
+    }
+
+    /// How many nodes have other policies than this one.
+    pub(super) fn policy_mismatches(&self) -> u32 {
+        let now = self.clock.now();
+        self.cluster.as_ref().map_or(0, |cluster| self.other_policies(cluster, now).len() as u32)
+    }
+
+    /// Forgets nodes that are long gone.
+    pub(super) fn choose_nodes(&self, unit: &mut Unit) {
+        let Some(cluster) = &self.cluster else { return };
+        let now = self.clock.now();
+        let known = cluster.nodes.known.lock();
+        for (node, _) in known.iter().filter(|(_, known)| now.since(known.since) > FORGET_AFTER) {
+            unit.remove(NODES, Key::Text(format!("{node:016x}")));
+        }
+    }
+
+    /// Gives up one shard that another node should own, if nothing of it runs.
+    pub(super) async fn balance(&self, cluster: &Cluster) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let me = self.options.node;
+        let steady = cluster.nodes.steady(now, cluster);
+        if !steady.contains(&me) || self.is_released.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let stays = cluster.lease() * STAYS_FOR;
+        for hold in cluster.holds() {
+            let Some(to) = place(&hold.shard, &steady).filter(|to| *to != me) else { continue };
+            let tried = cluster.nodes.tried.lock().get(&hold.shard).copied();
+            if now.since(hold.since) < stays || tried.is_some_and(|tried| now.since(tried) < stays) {
+                continue;
+            }
+            cluster.nodes.tried.lock().insert(hold.shard.clone(), now);
+            return self.hand_over(cluster, &hold, to).await;
+        }
+        Ok(())
+    }
+
+    async fn hand_over(&self, cluster: &Cluster, hold: &Hold, to: u64) -> Result<(), StoreError> {
+        let lane = self.all_owned().find(|lane| lane.hold.token == hold.token && lane.hold.shard == hold.shard);
+        match &lane {
+            Some(lane) => {
+                if !self.drain(lane).await {
+                    return Ok(());
+                }
+                self.settled().await?;
+                self.write_last_starts(lane).await?;
+            }
+            // Not loaded yet.
+            None if hold.shard.as_str() != HOUSE => return Ok(()),
+            None => self.settled().await?,
+        }
+        let now = self.clock.now();
+        self.hint(cluster, &hold.shard, to).await;
+        self.ledger.release(&hold.shard, hold.token).await.map_err(ReadError::from)?;
+        self.leave(&hold.shard, hold.token);
+        *cluster.nodes.last.lock() = Some((hold.shard.to_string(), to, now));
+        tracing::info!(shard = %hold.shard, to = format!("{to:016x}"), "Handed over to another node");
+        self.tell("free".into());
+        Ok(())
+    }
+
+    /// Starts nothing more in a lane, and waits until nothing runs; whether that was soon.
+    async fn drain(&self, lane: &OwnedLane) -> bool {
+        lane.is_leaving.store(true, Ordering::SeqCst);
+        let until = self.clock.now() + DRAINS_FOR;
+        while self.clock.now() < until {
+            if lane.machine.lock().sizes().running() == 0 {
+                return true;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        lane.is_leaving.store(false, Ordering::SeqCst);
+        lane.wake.notify_one();
+        false
+    }
+
+    /// Tells all nodes to whom a shard is left.
+    async fn hint(&self, cluster: &Cluster, shard: &Shard, to: u64) {
+        cluster.nodes.leave_to(cluster, self.clock.now(), shard.clone(), to);
+        // One that is lost costs a move more.
+        drop(self.ledger.signal(&format!("left {to:016x} {shard}")).await);
+    }
+
+    /// The same for all that this node owns, when it stops.
+    pub(super) async fn hint_all(&self, cluster: &Cluster, holds: &[Arc<Hold>]) {
+        let mut steady = cluster.nodes.steady(self.clock.now(), cluster);
+        steady.retain(|node| *node != self.options.node);
+        for hold in holds {
+            if let Some(to) = place(&hold.shard, &steady) {
+                self.hint(cluster, &hold.shard, to).await;
+            }
+        }
+    }
+
+    /// All nodes, as this one sees them.
+    pub(super) fn node_views(&self) -> Vec<NodeView> {
+        let now = self.clock.now();
+        let Some(cluster) = &self.cluster else { return vec![self.only_node()] };
+        let steady = cluster.nodes.steady(now, cluster);
+        let known = cluster.nodes.known.lock();
+        let mine = known.get(&self.options.node).map(|mine| mine.row.policies);
+        let view = |(node, Known { row, since }): (&u64, &Known)| NodeView {
+            id: format!("{node:016x}"),
+            name: row.name.clone(),
+            version: row.version.clone(),
+            started_at: row.started_at,
+            seen_at: *since,
+            is_alive: Nodes::is_alive(&Known { row: row.clone(), since: *since }, now, cluster.patience()),
+            is_steady: steady.contains(node),
+            is_this: *node == self.options.node,
+            has_other_policies: Some(row.policies) != mine,
+            owns: row.owns.iter().map(|(shard, since)| OwnedShard { shard: shard.clone(), since: *since }).collect(),
+            last_hand_over: row.last.clone().map(|(shard, to, at)| HandOver { shard, to: format!("{to:016x}"), at }),
+        };
+        known.iter().map(view).collect()
+    }
+
+    /// This node, where it has the ledger to itself.
+    fn only_node(&self) -> NodeView {
+        let (now, since) = (self.clock.now(), self.node.read().since);
+        let owns =
+            self.all_owned().map(|lane| OwnedShard { shard: lane.hold.shard.to_string(), since: lane.hold.since });
+        NodeView {
+            id: format!("{:016x}", self.options.node),
+            name: "this process".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: since,
+            seen_at: now,
+            is_alive: true,
+            is_steady: true,
+            is_this: true,
+            has_other_policies: false,
+            owns: owns.collect(),
+            last_hand_over: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_spread_over_nodes_and_few_move_when_one_comes() {
+        let shards: Vec<Shard> = (0..600).map(|lane| Shard::new(&format!("lane/{lane}"))).collect();
+        let three = [11, 222, 3333];
+        let four = [11, 222, 3333, 44444];
+        let of = |nodes: &[u64]| -> Vec<u64> { shards.iter().filter_map(|shard| place(shard, nodes)).collect() };
+        for node in three {
+            let share = of(&three).iter().filter(|owner| **owner == node).count();
+            assert!((140..260).contains(&share), "{node} owns {share} of 600");
+        }
+        let moved: Vec<_> = of(&three).into_iter().zip(of(&four)).filter(|(before, after)| before != after).collect();
+        assert!(moved.iter().all(|(_, after)| *after == 44444), "only what the newcomer draws moves");
+        assert!((90..220).contains(&moved.len()), "{} moved", moved.len());
+        assert_eq!(place(&shards[0], &[]), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Orders: what one node asks the owner of a lane to do.
+//! Invariant: what an order does, that it was taken and its answer are one group. One whose time is over is never carried
+//! out; whoever gave it then knows that nothing happened, and nothing will.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega_core::dead_letter::NoReplay;
+use entrega_core::id::JobId;
+use entrega_core::job::JobState;
+use entrega_core::lane::{Explanation, TenantFigures};
+use entrega_core::time::Time;
+use entrega_ledger::{EntryId, Key, Op, Unit};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::command::{Change, Command};
+use super::inbox::Entry;
+use super::lanes::{LaneEntry, OwnedLane};
+use super::reading;
+use super::records;
+use super::tables::ORDERS;
+use crate::chance::secret_bytes;
+use crate::store::{ChangeError, StoreError};
+
+/// How long an order may be carried out: a dead owner is replaced by then.
+const LASTS: Duration = Duration::from_secs(10);
+/// How long its answer is waited for beyond that.
+const LAST_ANSWER: Duration = Duration::from_millis(500);
+/// An answer is looked for this often even if nobody says that it is there.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Names an order.
+pub(super) type OrderId = [u8; 16];
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    Cancel { id: JobId, reason: String },
+    Unblock { id: JobId },
+    Replay { id: JobId },
+    Discard { id: JobId, reason: String },
+    Explain { id: JobId },
+    Tenants,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answered {
+    Done,
+    Explained(Option<Explanation>),
+    Tenants(Vec<TenantFigures>),
+    Refused(Refusal),
+}
+
+impl Answered {
+    /// Whether it was done.
+    pub(super) fn done(self) -> Result<(), ChangeError> {
+        match self {
+            Answered::Refused(refusal) => Err(refusal.into()),
+            Answered::Done | Answered::Explained(_) | Answered::Tenants(_) => Ok(()),
+        }
+    }
+}
+
+/// Why it was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Refusal {
+    Unknown,
+    WrongState { state: JobState, hint: String },
+    NoReplay(NoReplay),
+    Failed(String),
+}
+
+impl From<ChangeError> for Refusal {
+    fn from(error: ChangeError) -> Refusal {
+        match error {
+            ChangeError::Unknown => Refusal::Unknown,
+            ChangeError::WrongState { state, hint } => Refusal::WrongState { state, hint: hint.into_owned() },
+            ChangeError::NoReplay(why) => Refusal::NoReplay(why),
+            ChangeError::Store(error) => Refusal::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for ChangeError {
+    fn from(refusal: Refusal) -> ChangeError {
+        match refusal {
+            Refusal::Unknown => ChangeError::Unknown,
+            Refusal::WrongState { state, hint } => ChangeError::WrongState { state, hint: Cow::Owned(hint) },
+            Refusal::NoReplay(why) => ChangeError::NoReplay(why),
+            Refusal::Failed(reason) => StoreError::Unreachable { reason }.into(),
+        }
+    }
+}
+
+/// What stands for an order in the group that carries it out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receipt {
+    pub(super) entry: EntryId,
+    pub(super) id: OrderId,
+    pub(super) until: Time,
+}
+
+/// Where the answer to an order is found; sorts by when it is out of date.
+fn answer_key(until: Time, id: &OrderId) -> String {
+    format!("{:015}/{:032x}", until.as_millis(), u128::from_be_bytes(*id))
+}
+
+/// Answers whose time is over begin with less than this.
+pub(super) fn stale_before(now: Time) -> String {
+    format!("{:015}", (now - LASTS * 6).as_millis())
+}
+
+impl Receipt {
+    /// Adds to a unit that the order is taken, and its answer.
+    pub(super) fn sign(&self, lane: &OwnedLane, unit: &mut Unit, answered: &Answered) {
+        unit.ops.push(Op::Take(lane.hold.shard.clone(), self.entry));
+        unit.put(ORDERS, Key::Text(answer_key(self.until, &self.id)), records::encode(answered));
+    }
+}
+
+/// Orders of this node that others carry out.
+#[derive(Default)]
+pub(super) struct Asked(Mutex<HashMap<String, Arc<Notify>>>);
+
+impl Asked {
+    fn wait(&self, key: &str) -> Arc<Notify> {
+        self.0.lock().entry(key.to_owned()).or_default().clone()
+    }
+
+    fn forget(&self, key: &str) {
+        self.0.lock().remove(key);
+    }
+
+    /// An answer is there.
+    pub(super) fn answered(&self, key: &str) {
+        let waiting = self.0.lock().get(key).cloned();
+        waiting.into_iter().for_each(|waiting| waiting.notify_one());
+    }
+}
+
+impl Shared {
+    /// Has the owner of a lane do something.
+    pub(super) async fn order(&self, lane: &Arc<LaneEntry>, order: Order) -> Result<Answered, StoreError> {
+        let (id, until): (OrderId, Time) = (secret_bytes(), self.clock.now() + LASTS);
+        let key = answer_key(until, &id);
+        let bell = self.asked.wait(&key);
+        let answered = self.ask(lane, order, id, until, &key, &bell).await;
+        self.asked.forget(&key);
+        answered
+    }
+
+    async fn ask(
+        &self,
+        lane: &Arc<LaneEntry>,
+        order: Order,
+        id: OrderId,
+        until: Time,
+        key: &str,
+        bell: &Notify,
+    ) -> Result<Answered, StoreError> {
+        let mut unit = Unit::default();
+        unit.ops.push(Op::Append(lane.shard.clone(), records::encode(&Entry::Order { id, until, order })));
+        let node = self.node.read().clone();
+        self.write_under(node.clone(), vec![unit]).await?;
+        self.poke(lane);
+        loop {
+            let is_over = self.clock.now() >= until + LAST_ANSWER;
+            let found = reading::load(&*self.ledger, ORDERS, Key::Text(key.to_owned()), records::decode).await;
+            match found {
+                Ok(Some(answered)) => {
+                    let mut unit = Unit::default();
+                    unit.remove(ORDERS, Key::Text(key.to_owned()));
+                    let change = Change { hold: node, lane: None, units: vec![unit], ended: Vec::new(), then: None };
+                    self.send(Command::Change { change, reply: None })?;
+                    return Ok(answered);
+                }
+                Ok(None) if is_over => {
+                    let reason = format!(
+                        "no node that owns lane '{}' took the order in time; it was not carried out and will not be",
+                        lane.name
+                    );
+                    return Err(StoreError::Unreachable { reason });
+                }
+                Err(error) if is_over => return Err(error.into()),
+                Ok(None) | Err(_) => drop(tokio::time::timeout(LOOK_EVERY, bell.notified()).await),
+            }
+        }
+    }
+
+    /// Does what another node asked for, unless that node has given up by now.
+    pub(super) async fn carry_out(
+        &self,
+        lane: &Arc<OwnedLane>,
+        order: Order,
+        until: Time,
+        receipt: Receipt,
+    ) -> Result<(), StoreError> {
+        let mut unit = Unit::default();
+        if self.clock.now() >= until {
+            unit.ops.push(Op::Take(lane.hold.shard.clone(), receipt.entry));
+            return self.change(lane, unit, Vec::new()).await;
+        }
+        let now = self.clock.now();
+        let done = match order {
+            Order::Cancel { id, reason } => self.cancel_here(lane, id, &reason, Some(&receipt)).await,
+            Order::Unblock { id } => self.unblock_here(lane, id, Some(&receipt)).await,
+            Order::Replay { id } => self.replay_here(lane, id, Some(&receipt)).await,
+            Order::Discard { id, reason } => self.discard_here(lane, id, &reason, Some(&receipt)).await,
+            Order::Explain { id } => {
+                let explained = Answered::Explained(lane.machine.lock().explain(now, id));
+                return self.answer(lane, &receipt, &explained).await;
+            }
+            Order::Tenants => {
+                let figures = Answered::Tenants(lane.machine.lock().tenants().collect());
+                return self.answer(lane, &receipt, &figures).await;
+            }
+        };
+        match done {
+            Ok(()) => self.tell_answered(&receipt),
+            // It is not ours any more; whoever owns the lane finds the order in the inbox.
+            Err(ChangeError::Store(error @ (StoreError::Stopped { .. } | StoreError::Unreachable { .. }))) => {
+                return Err(error);
+            }
+            Err(refused) => self.answer(lane, &receipt, &Answered::Refused(refused.into())).await?,
+        }
+        Ok(())
+    }
+
+    async fn answer(&self, lane: &Arc<OwnedLane>, receipt: &Receipt, answered: &Answered) -> Result<(), StoreError> {
+        let mut unit = Unit::default();
+        receipt.sign(lane, &mut unit, answered);
+        self.change(lane, unit, Vec::new()).await?;
+        self.tell_answered(receipt);
+        Ok(())
+    }
+
+    fn tell_answered(&self, receipt: &Receipt) {
+        self.tell(format!("answer {}", answer_key(receipt.until, &receipt.id)));
+    }
+}

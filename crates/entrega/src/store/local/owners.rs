@@ -1,0 +1,402 @@
+//! Owners: which lanes this node owns, where nodes share a ledger.
+//! Invariant: an owner acts only while its lease lasts by its own clock, counted from before it showed that it lives; others
+//! take a shard only after they saw nothing new of its owner for longer than that, over several answered looks. So an
+//! outage of the ledger ages nobody, and no two nodes act for one lane.
+//! Never: compares clocks of two machines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use entrega_core::time::Time;
+use entrega_ledger::{LedgerError, Owning, Shard, Token};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::draft::Part;
+use super::hold::{HOUSE, Hold, own_alone};
+use super::lanes::LaneEntry;
+use super::nodes::Nodes;
+use super::reading::{ReadError, patiently};
+use super::{ClusterOptions, Shared, figures, hear, inbox};
+use crate::store::{Lease, StoreError};
+
+/// Signs of life, and looks at others, in one lease.
+const BEATS_IN_A_LEASE: u32 = 6;
+/// Looks that must have been answered before a shard is taken from an owner.
+const LOOKS_MIN: u32 = 3;
+/// In this part of a lease a write must be answered, or nothing more is started.
+const UNSURE_AFTER: u32 = 3;
+/// Signals that wait to be sent; more are lost, which costs a delay.
+pub(super) const SIGNALS_MAX: usize = 10_000;
+
+/// What a node needs to share its ledger with others.
+pub(super) struct Cluster {
+    lease: Duration,
+    pub(super) name: String,
+    started_at: AtomicU64,
+    pub(super) nodes: Nodes,
+    /// Until when what this node owns is its own, in microseconds.
+    until: Arc<AtomicU64>,
+    /// Since when a write has not been answered, in microseconds; zero if none.
+    unanswered: AtomicU64,
+    /// Everything this node owns, loaded or not.
+    holds: Mutex<BTreeMap<Shard, Arc<Hold>>>,
+    /// What was seen of other owners.
+    seen: Mutex<BTreeMap<Shard, Seen>>,
+    /// Each ownership has a number of its own, also if the ledger forgot an earlier one.
+    numbers: AtomicU64,
+    /// A shard may be free.
+    pub(super) look: Notify,
+    pub(super) signals: Mutex<BTreeSet<String>>,
+    pub(super) has_signals: Notify,
+}
+
+/// What was seen of another owner.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    token: Token,
+    beat: u64,
+    since: Time,
+    looks: u32,
+}
+
+impl Cluster {
+    pub(super) fn new(options: &ClusterOptions, now: Time) -> Cluster {
+        Cluster {
+            lease: options.lease,
+            name: options.name.clone(),
+            started_at: AtomicU64::new(now.as_micros()),
+            nodes: Nodes::default(),
+            until: Arc::new(AtomicU64::new(now.as_micros())),
+            unanswered: AtomicU64::new(0),
+            holds: Mutex::default(),
+            seen: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            look: Notify::new(),
+            signals: Mutex::default(),
+            has_signals: Notify::new(),
+        }
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// When this node joined, by the clock that nodes share.
+    pub(super) fn started_at(&self) -> Time {
+        Time::from_micros(self.started_at.load(Ordering::Relaxed))
+    }
+
+    /// Everything that this node owns.
+    pub(super) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.holds.lock().values().cloned().collect()
+    }
+
+    /// How long others wait, a little longer than the lease: clocks do not run alike.
+    pub(super) fn patience(&self) -> Duration {
+        self.lease + self.lease / 20
+    }
+
+    /// A write is under way until this is dropped.
+    pub(super) fn asking(&self, now: Time) -> Asking<'_> {
+        self.unanswered.store(now.as_micros(), Ordering::Release);
+        Asking(&self.unanswered)
+    }
+
+    /// Whether a write has not been answered for so long that nothing more may be started.
+    pub(super) fn is_unsure(&self, now: Time) -> bool {
+        let since = self.unanswered.load(Ordering::Acquire);
+        since != 0 && now.since(Time::from_micros(since)) > self.lease / UNSURE_AFTER
+    }
+
+    fn number(&self, node: u64) -> u64 {
+        node.wrapping_add(self.numbers.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Whether an ownership was one of this process's.
+    fn is_mine(&self, node: u64, token: Token) -> bool {
+        token.node.wrapping_sub(node) <= self.numbers.load(Ordering::Relaxed)
+    }
+
+    /// What may be told the ledger of a shard that others own: that its owner stood still for long enough.
+    fn may_take(&self, now: Time, shard: &Shard, node: u64) -> Option<(Token, u64)> {
+        let seen = *self.seen.lock().get(shard)?;
+        // Whoever should have it is given a moment more.
+        let turn = if self.nodes.is_anothers(now, self, shard, node) { self.lease / 10 } else { Duration::ZERO };
+        let is_silent = seen.looks >= LOOKS_MIN && now.since(seen.since) >= self.patience() + turn;
+        is_silent.then_some((seen.token, seen.beat))
+    }
+
+    /// Another node owns a shard.
+    fn note(&self, now: Time, shard: &Shard, token: Token, beat: u64) {
+        let mut all = self.seen.lock();
+        let seen = all.entry(shard.clone()).or_insert(Seen { token, beat, since: now, looks: 0 });
+        if (seen.token, seen.beat) != (token, beat) {
+            *seen = Seen { token, beat, since: now, looks: 0 };
+        }
+        seen.looks += 1;
+    }
+}
+
+/// A write is under way.
+pub(super) struct Asking<'a>(&'a AtomicU64);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// Where nobody else can own anything: all of it is this node's.
+    pub(super) async fn own_everything(self: &Arc<Self>) -> Result<(), ReadError> {
+        let (node, now) = (self.options.node, self.clock.now());
+        let house = own_alone(&*self.ledger, node, Shard::new(HOUSE), now).await?;
+        *self.house.write() = Some(Arc::new(house));
+        for lane in self.lanes.values() {
+            let hold = own_alone(&*self.ledger, node, lane.shard.clone(), now).await?;
+            let loaded = Box::pin(self.load_lane(lane, Arc::new(hold))).await?;
+            lane.open(loaded);
+        }
+        Ok(())
+    }
+
+    /// Joins the nodes that share the ledger, and takes whatever is free.
+    pub(super) async fn join_nodes(self: &Arc<Self>) -> Result<(), ReadError> {
+        patiently(|| async { Ok(self.beat(true).await?) }).await?;
+        tokio::spawn(hear::listen(self.clone()));
+        tokio::spawn(hear::speak(self.clone()));
+        patiently(|| async { Ok(self.look_at_all().await?) }).await?;
+        tokio::spawn(keep_owning(self.clone()));
+        tokio::spawn(figures::keep_showing(self.clone()));
+        Ok(())
+    }
+
+    /// Shows that this node lives, and learns what it still owns.
+    async fn beat(&self, is_first: bool) -> Result<(), LedgerError> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let held: Vec<(Shard, Token)> =
+            cluster.holds.lock().values().map(|hold| (hold.shard.clone(), hold.token)).collect();
+        let asked_at = self.clock.now();
+        let beats = self.ledger.beat(&held).await?;
+        if let Some(time) = beats.time_us {
+            self.clock.agree(Time::from_micros(time), asked_at, is_first);
+        }
+        let asked_at = if is_first { self.clock.now() } else { asked_at };
+        if is_first {
+            cluster.started_at.store(asked_at.as_micros(), Ordering::Relaxed);
+        }
+        cluster.until.fetch_max((asked_at + cluster.lease).as_micros(), Ordering::AcqRel);
+        for ((shard, token), stands) in held.iter().zip(beats.standing) {
+            if !stands {
+                tracing::warn!(shard = %shard, "Another node owns this now; what was known of it is forgotten");
+                self.leave(shard, *token);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for every shard that this node does not own.
+    async fn look_at_all(self: &Arc<Self>) -> Result<(), LedgerError> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let house = Shard::new(HOUSE);
+        let shards =
+            std::iter::once((house, None)).chain(self.lanes.values().map(|lane| (lane.shard.clone(), Some(lane))));
+        for (shard, lane) in shards {
+            // What this node has just given up, others shall have.
+            if self.is_released.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            if cluster.holds.lock().contains_key(&shard) {
+                continue;
+            }
+            let Some(hold) = self.ask_for(cluster, &shard).await? else { continue };
+            match lane {
+                None => *self.house.write() = Some(hold),
+                Some(lane) => self.take_over(lane, hold).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a shard if it is free, or if its owner is gone.
+    async fn ask_for(&self, cluster: &Cluster, shard: &Shard) -> Result<Option<Arc<Hold>>, LedgerError> {
+        let node = self.options.node;
+        let now = self.clock.now();
+        if cluster.nodes.is_left_to_another(now, shard, node) {
+            return Ok(None);
+        }
+        let mut seen = cluster.may_take(now, shard, node);
+        let number = cluster.number(node);
+        for _ in 0..2 {
+            let owning = self.ledger.own(shard, number, seen).await;
+            match owning? {
+                Owning::Owned { token, seq } => {
+                    if let Some((gone, _)) = seen {
+                        tracing::warn!(%shard, epoch = token.epoch, gone = format!("{:016x}", gone.node), "The owner is gone; this node takes over");
+                    }
+                    cluster.seen.lock().remove(shard);
+                    let lease = Lease::until(self.clock.clone(), cluster.until.clone());
+                    let hold = Arc::new(Hold::new(shard.clone(), token, seq, lease, self.clock.now()));
+                    cluster.holds.lock().insert(shard.clone(), hold.clone());
+                    return Ok(Some(hold));
+                }
+                // An ownership of this process that it has given up, or whose answer was lost.
+                Owning::Held { token, beat } if cluster.is_mine(node, token) => seen = Some((token, beat)),
+                Owning::Held { token, beat } => {
+                    cluster.note(self.clock.now(), shard, token, beat);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Loads a lane, and opens it.
+    async fn take_over(self: &Arc<Self>, lane: &Arc<LaneEntry>, hold: Arc<Hold>) -> Result<(), LedgerError> {
+        let loaded = Box::pin(self.load_lane(lane, hold.clone())).await;
+        match loaded {
+            Ok(loaded) => {
+                lane.open(loaded.clone());
+                tokio::spawn(inbox::tend(self.clone(), lane.clone(), loaded));
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(lane = %lane.name, errorReason = %error, "A lane could not be loaded; it is tried again");
+                self.leave(&hold.shard, hold.token);
+                match error {
+                    ReadError::Ledger(error) => Err(error),
+                    ReadError::Record { .. } => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Forgets what is not this node's any more.
+    pub(super) fn leave(&self, shard: &Shard, token: Token) {
+        let Some(cluster) = &self.cluster else { return };
+        let left = {
+            let mut holds = cluster.holds.lock();
+            match holds.get(shard).is_some_and(|hold| hold.token == token) {
+                true => holds.remove(shard),
+                false => None,
+            }
+        };
+        let Some(hold) = left else { return };
+        hold.lease.lose();
+        self.house.write().take_if(|house| house.token == token && house.shard == *shard);
+        let lane = self.lanes.values().find(|lane| lane.shard == *shard);
+        lane.into_iter().for_each(|lane| lane.leave(&hold));
+        cluster.look.notify_one();
+    }
+
+    /// A write was refused: somebody else owns this.
+    pub(super) fn fenced(&self, shard: &Shard, part: &Part) -> Result<(), LedgerError> {
+        let hold = part.hold_of(shard);
+        let is_node = self.node.read().shard == *shard;
+        match hold.filter(|_| self.cluster.is_some() && !is_node) {
+            Some(hold) => {
+                tracing::warn!(%shard, "Another node owns this now; what was known of it is forgotten");
+                self.leave(shard, hold.token);
+                Ok(())
+            }
+            None => {
+                let reason = format!("another process took '{shard}' over");
+                Err(LedgerError::Broken { doing: "writing the store", reason })
+            }
+        }
+    }
+
+    /// Whether a shard is the one that this node writes what is no lane's under. No other node ever asks for it: a ledger
+    /// that does not know its owner has lost that.
+    pub(super) fn is_own_node(&self, shard: &Shard) -> bool {
+        self.cluster.is_some() && self.node.read().shard == *shard
+    }
+
+    /// Whether this node goes by an ownership still, and has not given it up already.
+    fn goes_by(&self, cluster: &Cluster, hold: &Hold) -> bool {
+        let is_held = |held: &Arc<Hold>| held.shard == hold.shard && held.token == hold.token;
+        is_held(&self.node.read()) || cluster.holds.lock().get(&hold.shard).is_some_and(is_held)
+    }
+
+    /// A write was refused: the ledger has lost some. Whatever this node remembers may be lost, so it reads all of it again.
+    pub(super) async fn rewound(&self, hold: &Hold, at: u64) -> Result<(), LedgerError> {
+        if self.cluster.as_ref().is_some_and(|cluster| !self.goes_by(cluster, hold)) {
+            return Ok(());
+        }
+        let (shard, written) = (&hold.shard, hold.written());
+        let Some(cluster) = self.cluster.as_ref().filter(|_| written > at) else {
+            let reason = format!("'{shard}' is at write {at}, not at {written}");
+            return Err(LedgerError::Broken { doing: "writing the store", reason });
+        };
+        tracing::error!(%shard, missing = written - at, "The ledger has lost writes that it had acknowledged; everything is read again");
+        let holds = cluster.holds();
+        holds.iter().for_each(|hold| self.leave(&hold.shard, hold.token));
+        let number = cluster.number(self.options.node);
+        let node = Shard::new(&format!("node/{number:016x}"));
+        let owned = own_alone(&*self.ledger, number, node, self.clock.now()).await;
+        match owned {
+            Ok(hold) => *self.node.write() = Arc::new(hold),
+            Err(ReadError::Ledger(error)) => return Err(error),
+            Err(ReadError::Record { .. }) => {}
+        }
+        Ok(())
+    }
+
+    /// Gives everything up that this node owns, for others to take at once.
+    pub(super) async fn release_all(&self) -> Result<(), StoreError> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let holds = cluster.holds();
+        // Nobody claims from here on; what is being written is written.
+        for hold in &holds {
+            hold.lease.lose();
+        }
+        self.settled().await?;
+        self.hint_all(cluster, &holds).await;
+        for hold in holds {
+            self.ledger.release(&hold.shard, hold.token).await.map_err(ReadError::from)?;
+            self.leave(&hold.shard, hold.token);
+        }
+        drop(self.ledger.signal("free").await);
+        Ok(())
+    }
+}
+
+/// Shows signs of life, and looks at what others own, until the store ends.
+async fn keep_owning(shared: Arc<Shared>) {
+    let Some(cluster) = &shared.cluster else { return };
+    let every = cluster.lease / BEATS_IN_A_LEASE;
+    let looking = tokio::spawn(keep_looking(shared.clone(), every));
+    while !shared.stop.is_cancelled() {
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => break,
+            () = tokio::time::sleep(every) => {}
+        }
+        match shared.beat(false).await {
+            Err(error @ LedgerError::Broken { .. }) => {
+                shared.fail(error.to_string());
+                break;
+            }
+            Err(error) => tracing::debug!(errorReason = %error, "The ledger did not answer a beat"),
+            Ok(()) => {}
+        }
+    }
+    looking.abort();
+}
+
+/// Looks at what others own. Loading what was taken must not keep anybody from showing signs of life.
+async fn keep_looking(shared: Arc<Shared>, every: Duration) {
+    let Some(cluster) = &shared.cluster else { return };
+    while !shared.stop.is_cancelled() && !shared.is_failed() {
+        drop(tokio::time::timeout(every, cluster.look.notified()).await);
+        match shared.look_at_all().await {
+            Err(error @ LedgerError::Broken { .. }) => shared.fail(error.to_string()),
+            // What was seen before an outage says nothing: its owner could not show that it lives.
+            Err(_) => cluster.seen.lock().clear(),
+            Ok(()) => {}
+        }
+    }
+}

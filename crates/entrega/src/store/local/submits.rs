@@ -1,0 +1,234 @@
+//! New jobs: looked up by their keys, then written by whoever owns their lane, or left for it.
+//! Invariant: a job is accepted once its record, its index entry and its keys are durable in one group, on any node and
+//! whether or not its lane has an owner just now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use entrega_core::id::JobId;
+use entrega_core::job::Job;
+use entrega_core::name::LaneName;
+use entrega_core::time::Time;
+use entrega_ledger::{Expect, Key, Op, Unit, When};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::command::{Command, NotWritten, Prepared, Taken};
+use super::inbox::Entry;
+use super::lanes::LaneEntry;
+use super::reading::ReadError;
+use super::records::{self, Ended, Kept, Live, id_key};
+use super::tables::{DEAD, JOBS, LIVE, ONCE};
+use super::writer::remember;
+use super::{SUBMITS_WAITING_MAX, Shared};
+use crate::store::{NewEntry, Once, StoreError, Submitted};
+
+/// How often a job is tried again that lost a race, or whose lane has just moved.
+const TRIES_MAX: usize = 8;
+
+/// What keys were found to be used for.
+type Used = HashMap<String, Option<Bytes>>;
+
+/// A job on its way to the writer, with its place in the submission.
+type Placed = (usize, Prepared);
+
+impl Shared {
+    pub(super) async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            return Err(self.no_room());
+        }
+        jobs.iter().try_for_each(|entry| self.lane(&entry.job.lane).map(drop))?;
+        let mut answers: Vec<Option<Submitted>> = vec![None; jobs.len()];
+        for _ in 0..TRIES_MAX {
+            let open: Vec<usize> = (0..jobs.len()).filter(|place| answers[*place].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let used = self.used(open.iter().map(|place| &jobs[*place])).await?;
+            let mut by_lane: BTreeMap<&LaneName, Vec<Placed>> = BTreeMap::new();
+            for place in open {
+                match self.prepare_new(&jobs[place], &used)? {
+                    Ok(prepared) => by_lane.entry(&jobs[place].job.lane).or_default().push((place, prepared)),
+                    Err(known) => answers[place] = Some(known),
+                }
+            }
+            self.take_by_lane(by_lane, &jobs, &mut answers).await?;
+        }
+        if answers.iter().any(|answer| *answer == Some(Submitted::Unsaved(StoreError::MemoryFull))) {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+        }
+        let unsaved = || Submitted::Unsaved(StoreError::Unreachable { reason: "others were always faster".into() });
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unsaved)).collect())
+    }
+
+    /// What the keys of new jobs are used for, in one read.
+    async fn used(&self, jobs: impl Iterator<Item = &NewEntry>) -> Result<Used, ReadError> {
+        let keys = jobs.flat_map(|entry| entry.once.iter().map(|once| records::once_key(&entry.job.tenant, &once.key)));
+        let names: Vec<String> = keys.collect();
+        if names.is_empty() {
+            return Ok(Used::new());
+        }
+        let keys: Vec<Key> = names.iter().cloned().map(Key::Text).collect();
+        Ok(names.into_iter().zip(self.ledger.read(ONCE, &keys).await?).collect())
+    }
+
+    /// A job as it is written, or what is known of it already.
+    fn prepare_new(&self, entry: &NewEntry, used: &Used) -> Result<Result<Prepared, Submitted>, StoreError> {
+        let NewEntry { job, once, answer } = entry;
+        let (now, mut remembered) = (self.clock.now(), Vec::with_capacity(once.len()));
+        for one in once {
+            let key = records::once_key(&job.tenant, &one.key);
+            let found = used.get(&key).cloned().flatten();
+            // One whose record cannot be read counts as new: that must not keep anybody out.
+            let before = match &found {
+                Some(bytes) => self.readable(&key, records::decode::<Kept>(ONCE, bytes))?,
+                None => None,
+            };
+            if let Some(before) = before.filter(|before| before.expires > now) {
+                return Ok(Err(match before.request == one.request {
+                    _ if before.id == job.id => Submitted::Accepted { pushed_out: None },
+                    true => Submitted::Repeated { id: before.id },
+                    false => Submitted::OtherRequest,
+                }));
+            }
+            let expect = found.map_or(Expect::Absent, Expect::Is);
+            let when = When { table: ONCE, key: Key::Text(key.clone()), expect };
+            remembered.push((key, kept(job.id, one), when));
+        }
+        let prepared = Prepared { once: remembered, ..prepare(job) };
+        Ok(Ok(match answer {
+            Some(answer) => {
+                let end = Ended::answered(job.clone(), answer.clone());
+                Prepared { job: records::encode_ended(&end), live: None, ..prepared }
+            }
+            None => prepared,
+        }))
+    }
+
+    async fn take_by_lane(
+        &self,
+        by_lane: BTreeMap<&LaneName, Vec<Placed>>,
+        jobs: &[NewEntry],
+        answers: &mut [Option<Submitted>],
+    ) -> Result<(), StoreError> {
+        let count: usize = by_lane.values().map(Vec::len).sum();
+        let room = count.min(SUBMITS_WAITING_MAX) as u32;
+        let permits = self.submit_permits.clone().acquire_many_owned(room).await;
+        let mut permit = permits.map_err(|_| self.stopped())?;
+        let (mut taking, mut handing) = (Vec::new(), Vec::new());
+        for (name, placed) in by_lane {
+            let lane = self.lane(name)?;
+            let part = permit.split(placed.len().min(permit.num_permits())).expect("no more than there are");
+            match lane.owned() {
+                Some(owned) => {
+                    let (places, jobs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
+                    let (reply, durable) = oneshot::channel();
+                    self.send(Command::Submit { lane: owned, jobs, reply, permit: part })?;
+                    taking.push((places, durable));
+                }
+                None => handing.push(self.hand(lane, placed, part, answers)?),
+            }
+        }
+        for (places, durable) in taking {
+            let taken = durable.await.map_err(|_| self.stopped())?;
+            places.into_iter().zip(taken).for_each(|(place, taken)| answers[place] = submitted(taken));
+        }
+        for (lane, places, durable) in handing {
+            let handed = durable.await.map_err(|_| self.stopped())?;
+            self.poke(&lane);
+            let has_keys = |place: usize| !jobs[place].once.is_empty();
+            for (place, was_handed) in places.into_iter().zip(handed_to(handed)) {
+                answers[place] = match was_handed {
+                    Err(error) => Some(Submitted::Unsaved(error)),
+                    Ok(true) => Some(Submitted::Accepted { pushed_out: None }),
+                    // Who used its key is looked up again.
+                    Ok(false) if has_keys(place) => None,
+                    Ok(false) => Some(Submitted::Duplicate),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves jobs for the owner of their lane, as far as that has room by what it showed last.
+    #[expect(clippy::type_complexity, reason = "what is sent, for whoever waits for it")]
+    fn hand(
+        &self,
+        lane: &Arc<LaneEntry>,
+        placed: Vec<Placed>,
+        permit: OwnedSemaphorePermit,
+        answers: &mut [Option<Submitted>],
+    ) -> Result<(Arc<LaneEntry>, Vec<usize>, oneshot::Receiver<Result<Vec<bool>, NotWritten>>), StoreError> {
+        let (mut places, mut units) = (Vec::new(), Vec::new());
+        for (place, job) in placed {
+            if job.live.is_some() && !lane.published.lock().take_in(&lane.policy) {
+                answers[place] = Some(Submitted::Full);
+                continue;
+            }
+            places.push(place);
+            units.push(handed(lane, job, self.options.node));
+        }
+        let (reply, durable) = oneshot::channel();
+        self.send(Command::Hand { units, reply, permit })?;
+        Ok((lane.clone(), places, durable))
+    }
+}
+
+fn handed_to(handed: Result<Vec<bool>, NotWritten>) -> Box<dyn Iterator<Item = Result<bool, StoreError>> + Send> {
+    match handed {
+        Ok(each) => Box::new(each.into_iter().map(Ok)),
+        Err(refused) => Box::new(std::iter::repeat_with(move || Err(refused.into()))),
+    }
+}
+
+/// A job as its lane's owner finds it.
+fn handed(lane: &LaneEntry, job: Prepared, taker: u64) -> Unit {
+    let Prepared { waiting, job, live, once } = job;
+    let id = waiting.id;
+    let mut unit = Unit::default();
+    unit.when_absent(JOBS, id_key(id));
+    unit.when_absent(DEAD, id_key(id));
+    remember(&mut unit, once);
+    unit.put(JOBS, id_key(id), job);
+    if let Some(live) = live {
+        unit.ops.push(Op::Append(lane.shard.clone(), Entry::taken(id, &live, taker)));
+        unit.put(LIVE, Key::Scoped(lane.scope.clone(), *id.as_bytes()), live);
+    }
+    unit
+}
+
+fn submitted(taken: Taken) -> Option<Submitted> {
+    match taken {
+        Taken::Accepted(pushed_out) => Some(Submitted::Accepted { pushed_out }),
+        Taken::Full => Some(Submitted::Full),
+        Taken::Duplicate => Some(Submitted::Duplicate),
+        Taken::NoRoom => Some(Submitted::Unsaved(StoreError::MemoryFull)),
+        Taken::Raced | Taken::Moved => None,
+    }
+}
+
+fn kept(id: JobId, once: &Once) -> Kept {
+    Kept { request: once.request, id, expires: once.expires, stands: None }
+}
+
+/// A job as it is written, without anything it is remembered by.
+pub(super) fn prepare(job: &Job) -> Prepared {
+    let live = Live::of(job);
+    Prepared {
+        waiting: live.waiting(job.id),
+        live: Some(records::encode(&live)),
+        job: records::encode_job(job),
+        once: Vec::new(),
+    }
+}
+
+impl Shared {
+    /// The job that was taken under a key, while that is remembered.
+    pub(super) async fn taken_under(&self, key: &str) -> Result<Option<JobId>, ReadError> {
+        let kept = records::load_kept(&*self.ledger, key).await?;
+        let now: Time = self.clock.now();
+        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
+    }
+}
