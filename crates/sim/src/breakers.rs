@@ -15,7 +15,8 @@ use crate::witness::Broken;
 #[derive(Clone, Copy, Debug, Default)]
 struct Health {
     failures: u32,
-    open_until: Option<Time>,
+    /// Since when, and until when.
+    open: Option<(Time, Time)>,
 }
 
 /// The lanes whose breaker stands before all of them.
@@ -30,6 +31,11 @@ impl Breakers {
         self.by_lane.clear();
     }
 
+    /// Somebody else owns a lane now, and knows nothing.
+    pub fn forget(&mut self, lane: &LaneName) {
+        self.by_lane.remove(lane);
+    }
+
     /// An attempt told something.
     pub fn learned(&mut self, now: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
         let Some((breaker, Scope::Lane)) = &policy.breaker else { return };
@@ -39,16 +45,18 @@ impl Breakers {
             Lesson::Up | Lesson::Slower(_) => health.failures = 0,
             Lesson::Nothing | Lesson::Apart | Lesson::Unused => {}
         }
-        if health.open_until.is_none() && health.failures >= breaker.failures {
-            health.open_until = Some(now + breaker.open);
+        if health.open.is_none() && health.failures >= breaker.failures {
+            health.open = Some((now, now + breaker.open));
         }
     }
 
-    /// Whether a job may leave its lane to call.
-    pub fn check_claim(&self, now: Time, lane: &LaneName) -> Result<(), Broken> {
+    /// Whether a job that was asked for at a moment may leave its lane now to call.
+    pub fn check_claim(&self, now: Time, asked_at: Time, lane: &LaneName) -> Result<(), Broken> {
         let health = self.by_lane.get(lane).copied().unwrap_or_default();
-        match health.open_until {
-            Some(until) if now < until => Err(("breaker_holds", format!("goes while the breaker of {lane} is open"))),
+        match health.open {
+            Some((since, until)) if since <= asked_at && now < until => {
+                Err(("breaker_holds", format!("goes while the breaker of {lane} is open")))
+            }
             _ => Ok(()),
         }
     }

@@ -44,37 +44,65 @@ pub async fn call(house: Arc<House>, number: usize) {
     life.wait_until(wish.at).await;
     match &wish.job.payload {
         Payload::Connector(call) if wish.waits => wait_for_answer(&house.doors, number, &wish.tenant, call).await,
-        _ => hand_in(&house, number, wish).await,
+        _ => {
+            // Whoever has a key may be impatient and come twice.
+            let mut is_impatient = is_impatient(wish, number);
+            for _ in 0..RETURNS_MAX {
+                match hand_in(&house, number, wish, &mut is_impatient).await {
+                    Some(after) => life.wait(after).await,
+                    None => break,
+                }
+            }
+        }
     }
     world.open.lock()[number] = false;
 }
 
-async fn hand_in(house: &House, number: usize, wish: &Wish) {
+/// One visit of a caller at one of several nodes; when it comes back, if it does.
+pub async fn visit(house: &House, number: usize) -> Option<Duration> {
+    let world = &house.life.world;
+    let wish = &world.plan.wishes[number];
+    let again = match &wish.job.payload {
+        Payload::Connector(call) if wish.waits => {
+            wait_for_answer(&house.doors, number, &wish.tenant, call).await;
+            None
+        }
+        _ => {
+            let was_accepted = world.accepted.lock().contains(&number);
+            let mut is_impatient = is_impatient(wish, number) && !was_accepted;
+            hand_in(house, number, wish, &mut is_impatient).await
+        }
+    };
+    if again.is_none() {
+        world.open.lock()[number] = false;
+    }
+    again
+}
+
+fn is_impatient(wish: &Wish, number: usize) -> bool {
+    wish.key.is_some() && number.is_multiple_of(2)
+}
+
+/// Hands a wish in; when it is handed in again, if it is.
+async fn hand_in(house: &House, number: usize, wish: &Wish, is_impatient: &mut bool) -> Option<Duration> {
     let (life, world) = (&house.life, &house.life.world);
     let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, &[key.as_bytes()]).ok()).collect();
-    // Whoever has a key may be impatient and come twice.
-    let mut is_impatient = !keys.is_empty() && number.is_multiple_of(2);
-    for _ in 0..RETURNS_MAX {
-        match ask(&house.doors, wish, &keys).await {
-            None => life.wait(RETURN_AFTER).await,
-            Some(Ok(taken)) => {
-                let mut witness = world.witness.lock();
-                witness.troubles.repeated += u32::from(taken.is_repeat);
-                witness.acknowledged(life.clock.now(), taken.id);
-                drop(witness);
-                if !std::mem::take(&mut is_impatient) {
-                    break;
-                }
-            }
-            Some(Err(Refusal::Store(StoreError::DiskFull { .. } | StoreError::Unreachable { .. }))) => {
-                life.wait(RETURN_AFTER).await;
-            }
-            Some(Err(Refusal::Full { .. })) => break,
-            other => {
-                let detail = format!("wish {number} was answered {other:?}");
-                world.witness.lock().break_promise("engine_goes_on", detail);
-                break;
-            }
+    match ask(&house.doors, wish, &keys).await {
+        None => Some(RETURN_AFTER),
+        Some(Ok(taken)) => {
+            let mut witness = world.witness.lock();
+            witness.troubles.repeated += u32::from(taken.is_repeat);
+            witness.acknowledged(life.clock.now(), taken.id);
+            drop(witness);
+            world.accepted.lock().insert(number);
+            std::mem::take(is_impatient).then_some(Duration::ZERO)
+        }
+        Some(Err(Refusal::Store(StoreError::DiskFull { .. } | StoreError::Unreachable { .. }))) => Some(RETURN_AFTER),
+        Some(Err(Refusal::Full { .. })) => None,
+        other => {
+            let detail = format!("wish {number} was answered {other:?}");
+            world.witness.lock().break_promise("engine_goes_on", detail);
+            None
         }
     }
 }

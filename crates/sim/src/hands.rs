@@ -19,8 +19,12 @@ struct Claim {
     tenant: TenantName,
     at: Time,
     is_past_breaker: bool,
+    /// By which node.
+    node: usize,
     /// Whether somebody is at it.
     is_held: bool,
+    /// Whether the lane was taken over since.
+    is_cut_off: bool,
 }
 
 /// How a job was got.
@@ -49,9 +53,10 @@ impl Hands {
     }
 
     /// A job was claimed.
-    pub fn claimed(&mut self, at: Time, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
+    pub fn claimed(&mut self, at: Time, node: usize, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
         let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
-        let claim = Claim { id, lane, tenant, at, is_past_breaker: job.past_breaker, is_held: true };
+        let (is_past_breaker, is_held, is_cut_off) = (job.past_breaker, true, false);
+        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off };
         let held = || self.claims.values().filter(|other| other.is_held && other.lane == claim.lane);
         let in_lane = held().count() + 1;
         let of_tenant = held().filter(|other| other.tenant == claim.tenant).count() + 1;
@@ -68,13 +73,34 @@ impl Hands {
         checked
     }
 
-    /// A destination is called.
-    pub fn started(&self, now: Time, job: &ClaimedJob) -> Result<(), Broken> {
+    /// A lane has a new owner: whoever is at one of its jobs is so no more.
+    pub fn cut_off(&mut self, lane: &LaneName) {
+        for claim in self.claims.values_mut().filter(|claim| claim.lane == *lane) {
+            claim.is_cut_off |= claim.is_held;
+            claim.is_held = false;
+        }
+    }
+
+    /// A node is gone.
+    pub fn drop_all(&mut self, node: usize) {
+        self.claims.values_mut().filter(|claim| claim.node == node).for_each(|claim| claim.is_held = false);
+    }
+
+    /// An attempt was given up; gives the job, if it was still this attempt's.
+    pub fn give_back(&mut self, number: u64) -> Option<JobId> {
+        let claim = self.claims.get_mut(&number).filter(|claim| claim.is_held)?;
+        claim.is_held = false;
+        Some(claim.id)
+    }
+
+    /// A destination is called, late if somebody stood still before that; gives the node.
+    pub fn started(&self, now: Time, job: &ClaimedJob, is_late: bool) -> Result<usize, Broken> {
         match self.claims.get(&number(job)) {
-            Some(claim) if claim.is_held && now > claim.at => {
+            Some(claim) if claim.is_cut_off => Err(("one_owner", "is attempted after its lane moved".into())),
+            Some(claim) if claim.is_held && now > claim.at && !is_late => {
                 Err(("throttle_respected", "starts later than it was let go".into()))
             }
-            Some(claim) if claim.is_held => Ok(()),
+            Some(claim) if claim.is_held => Ok(claim.node),
             _ => Err(("one_at_a_time", "is attempted by somebody who does not hold it".into())),
         }
     }
@@ -85,9 +111,9 @@ impl Hands {
         claim.map(|claim| claim.at).ok_or(("one_at_a_time", "is called for by somebody who does not hold it".into()))
     }
 
-    /// Somebody says what came of an attempt. Gives the moment at which it got the job.
+    /// Somebody says what came of an attempt. Gives the moment at which it got the job, if that is still its own.
     pub fn settling(&mut self, number: u64) -> Option<Time> {
-        let claim = self.claims.get_mut(&number)?;
+        let claim = self.claims.get_mut(&number).filter(|claim| !claim.is_cut_off)?;
         claim.is_held = false;
         Some(claim.at)
     }

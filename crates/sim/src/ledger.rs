@@ -39,6 +39,8 @@ pub struct SimLedger {
 
 /// One write in so many gets lost on its way, and one arrives late.
 const LOST_IN: u32 = 40;
+/// One answer in so many to whoever wants to own something, or shows that it does, is lost.
+const OWNING_LOST_IN: u32 = 60;
 /// One read in so many is not answered.
 const UNREAD_IN: u32 = 400;
 
@@ -77,6 +79,7 @@ impl SimLedger {
                 }
                 // Whoever sent it has long given up.
                 drop(self.apply(&groups));
+                drop(self.note_handed(&groups).await);
             }
         }
     }
@@ -113,12 +116,74 @@ impl SimLedger {
         world.witness.lock().durable(now, &changes, &disk);
     }
 
+    /// The jobs that are in the memory of their lane's owner once it knows that each group is written: those that it wrote,
+    /// and those that it takes from its inbox.
+    fn arriving(&self, group: &Group) -> Vec<JobId> {
+        let handed = self.life.world.handed.lock();
+        let ops = group.units.iter().flat_map(|unit| &unit.ops);
+        ops.filter_map(|op| match op {
+            Op::Put(LIVE, Key::Scoped(lane, id), _) if is_under(group, lane) => Some(JobId::from_bytes(*id)),
+            Op::Take(_, entry) => handed.get(&(entry.0, entry.1)).copied(),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Remembers which jobs were left in inboxes.
+    async fn note_handed(&self, groups: &[Group]) -> Result<(), LedgerError> {
+        for unit in groups.iter().flat_map(|group| &group.units) {
+            let job = unit.ops.iter().find_map(|op| match op {
+                Op::Put(LIVE, Key::Scoped(_, id), _) => Some(JobId::from_bytes(*id)),
+                _ => None,
+            });
+            let appended = unit.ops.iter().find_map(|op| match op {
+                Op::Append(shard, bytes) => Some((shard, bytes)),
+                _ => None,
+            });
+            let Some((job, (shard, bytes))) = job.zip(appended) else { continue };
+            let entries = self.heap.inbox(shard, usize::MAX, usize::MAX).await?;
+            let entries = entries.into_iter().filter(|entry| *entry.bytes == **bytes);
+            self.life.world.handed.lock().extend(entries.map(|entry| ((entry.id.0, entry.id.1), job)));
+        }
+        Ok(())
+    }
+
     fn lost(doing: &'static str) -> LedgerError {
         LedgerError::Unclear { doing, reason: "the connection broke".into() }
     }
 
-    async fn reading(&self, job: Option<JobId>) -> Result<(), LedgerError> {
+    /// The way to a ledger that nodes share: it takes a moment, and may end nowhere.
+    async fn travel(&self, doing: &'static str) -> Result<(), LedgerError> {
+        let life = &self.life;
+        life.reach().await;
+        if !life.is_shared() {
+            return Ok(());
+        }
+        if let Some(until) = life.cut_off_until() {
+            let patience = Duration::from_millis(life.world.rng.lock().u64(20..1_500));
+            life.wait(until.since(life.moment()).min(patience)).await;
+            life.reach().await;
+            if life.cut_off_until().is_some() {
+                life.world.witness.lock().troubles.cut_off += 1;
+                return Err(SimLedger::lost(doing));
+            }
+        }
+        life.wait(life.latency()).await;
+        life.reach().await;
+        Ok(())
+    }
+
+    /// The way back of an answer.
+    async fn answered<T>(&self, doing: &'static str, answer: T) -> Result<T, LedgerError> {
         self.life.reach().await;
+        match self.chances(OWNING_LOST_IN) {
+            true => Err(SimLedger::lost(doing)),
+            false => Ok(answer),
+        }
+    }
+
+    async fn reading(&self, job: Option<JobId>) -> Result<(), LedgerError> {
+        self.travel("reading").await?;
         match self.chances(UNREAD_IN) {
             true => {
                 self.life.world.witness.lock().unread(self.life.clock.now(), job);
@@ -141,6 +206,11 @@ impl SimLedger {
             self.life.reach().await;
         }
     }
+}
+
+/// Whether a group is written by the owner of a lane.
+fn is_under(group: &Group, lane: &str) -> bool {
+    group.fences.iter().any(|fence| fence.shard.as_str().strip_prefix("lane/") == Some(lane))
 }
 
 /// The jobs whose rows are written.
@@ -172,18 +242,30 @@ fn all_done(groups: &[Group]) -> Vec<Applied> {
 #[async_trait]
 impl Ledger for SimLedger {
     async fn own(&self, shard: &Shard, node: u64, seen: Option<(Token, u64)>) -> Result<Owning, LedgerError> {
-        self.life.reach().await;
-        self.heap.own(shard, node, seen).await
+        self.travel("owning a shard").await?;
+        let owning = self.heap.own(shard, node, seen).await?;
+        if let Owning::Owned { .. } = owning
+            && self.life.is_shared()
+        {
+            let life = &self.life;
+            life.world.witness.lock().owned(life.clock.now(), life.number(), shard, &life.world.disk.lock());
+        }
+        self.answered("owning a shard", owning).await
     }
 
     async fn beat(&self, held: &[(Shard, Token)]) -> Result<Beats, LedgerError> {
-        self.life.reach().await;
-        self.heap.beat(held).await
+        let asked_at = self.life.moment();
+        self.travel("beating").await?;
+        let beats = self.heap.beat(held).await?;
+        let beats = self.answered("beating", beats).await?;
+        self.life.world.witness.lock().beaten(self.life.number(), asked_at);
+        Ok(beats)
     }
 
     async fn release(&self, shard: &Shard, token: Token) -> Result<(), LedgerError> {
-        self.life.reach().await;
-        self.heap.release(shard, token).await
+        self.travel("releasing a shard").await?;
+        self.heap.release(shard, token).await?;
+        self.answered("releasing a shard", ()).await
     }
 
     async fn write(&self, groups: &[Group], _: Room) -> Result<Vec<Applied>, LedgerError> {
@@ -197,9 +279,14 @@ impl Ledger for SimLedger {
         for id in dropped_in(groups) {
             life.world.witness.lock().leaving(id, true);
         }
-        life.wait_for_store().await;
-        life.wait(life.latency()).await;
-        life.reach().await;
+        match life.is_shared() {
+            true => self.travel("writing").await?,
+            false => {
+                life.wait_for_store().await;
+                life.wait(life.latency()).await;
+                life.reach().await;
+            }
+        }
         if self.chances(LOST_IN) {
             let after = Duration::from_millis(life.world.rng.lock().u64(1..2_000));
             life.world.late.0.lock().push((life.moment() + after, groups.to_vec()));
@@ -209,6 +296,7 @@ impl Ledger for SimLedger {
             self.write_torn(groups).await;
         }
         let answers = self.apply(groups)?;
+        self.note_handed(groups).await?;
         life.reach().await;
         match self.chances(LOST_IN) {
             true => {
@@ -219,7 +307,14 @@ impl Ledger for SimLedger {
                 Err(SimLedger::lost("writing"))
             }
             false => {
-                life.world.witness.lock().told(life.clock.now(), jobs_in(groups));
+                let told: Vec<JobId> = match life.is_shared() {
+                    true => (groups.iter().zip(&answers))
+                        .filter(|(_, answer)| matches!(answer, Applied::Applied(_)))
+                        .flat_map(|(group, _)| self.arriving(group))
+                        .collect(),
+                    false => jobs_in(groups).collect(),
+                };
+                life.world.witness.lock().told(life.clock.now(), told.into_iter());
                 Ok(answers)
             }
         }
@@ -253,6 +348,12 @@ impl Ledger for SimLedger {
     }
 
     async fn signal(&self, topic: &str) -> Result<(), LedgerError> {
+        self.travel("signalling").await?;
+        let lost_in = self.life.world.plan.nodes.as_ref().map(|nodes| nodes.signals_lost_in);
+        if lost_in.is_some_and(|lost_in| self.chances(lost_in)) {
+            self.life.world.witness.lock().troubles.signals_lost += 1;
+            return Ok(());
+        }
         self.heap.signal(topic).await
     }
 

@@ -7,7 +7,8 @@
 //!
 //! # Layout
 //! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it is cut
-//!   short; `node`: the engine in it; `run`: one life after the other
+//!   short; `node`: the engine in it; `run`: one life after the other; `nodes`: several over one ledger, and `outside` of them those
+//!   who come
 //! - `ledger`: where records are kept; `store`: the shipped store, watched; `disk`: what the records say
 //! - `destination`: where jobs go; `route`, `upstream`: what the proxy asks, and whom; `api`: what connectors call
 //! - `caller`: who hands jobs in, and who waits for answers
@@ -30,8 +31,10 @@ mod hands;
 mod ledger;
 mod life;
 mod node;
+mod nodes;
 mod operator;
 mod orders;
+mod outside;
 mod passes;
 mod plan;
 mod pulse;

@@ -2,12 +2,14 @@
 //! Invariant: once dead, nothing that asks [`Life::reach`] goes on; whatever the ledger did not have by then, or gets late,
 //! never was.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega::clock::Clock;
 use entrega::store::ReplayStatus;
+use entrega_core::id::JobId;
 use entrega_core::time::Time;
 use entrega_ledger::HeapLedger;
 use parking_lot::Mutex;
@@ -42,6 +44,10 @@ pub struct World {
     pub rng: Mutex<fastrand::Rng>,
     /// Which callers still want something.
     pub open: Mutex<Vec<bool>>,
+    /// Which job each entry of an inbox is about.
+    pub handed: Mutex<BTreeMap<(u64, u64), JobId>>,
+    /// Whose job was taken.
+    pub accepted: Mutex<BTreeSet<usize>>,
     /// How far each order of an operator got.
     pub orders: Mutex<Vec<Stage>>,
     /// When the process last stopped in order, by its clock.
@@ -84,6 +90,8 @@ pub struct Life {
     pub world: Arc<World>,
     /// The time as the process knows it.
     pub clock: Clock,
+    /// Which of several nodes it is of.
+    node: Option<usize>,
     drift: Drift,
     points: AtomicU64,
     crash_at: AtomicU64,
@@ -100,11 +108,27 @@ impl Life {
         Life {
             world: world.clone(),
             clock: Clock::of_runtime(drift.shown(start)),
+            node: None,
             drift,
             points: AtomicU64::new(0),
             crash_at: AtomicU64::new(crash_at),
             died: CancellationToken::new(),
         }
+    }
+
+    /// One of a node among several, whose clocks agree.
+    pub fn of_node(world: &Arc<World>, start: Time, node: usize, end: Option<End>) -> Life {
+        Life { node: Some(node), ..Life::new(world, start, Drift::default(), end) }
+    }
+
+    /// Whether there are other nodes.
+    pub fn is_shared(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// The number of its node.
+    pub fn number(&self) -> usize {
+        self.node.unwrap_or(0)
     }
 
     /// The moment it really is, whatever the process believes: callers, operators and faults come by this.
@@ -175,6 +199,11 @@ impl Life {
     /// Waits until it really is a moment.
     pub async fn wait_until(&self, at: Time) {
         tokio::time::sleep_until(self.clock.instant(self.drift.shown(at))).await;
+    }
+
+    /// Until when the ledger, which other nodes share, does not answer this one.
+    pub fn cut_off_until(&self) -> Option<Time> {
+        self.node.and_then(|node| self.world.plan.cut_off_until(node, self.moment()))
     }
 
     /// How long the store takes for something, just now.

@@ -10,8 +10,10 @@ use entrega::channel::connector::ConnectorChannel;
 use entrega::channel::event::EventChannel;
 use entrega::channel::proxy::ProxyChannel;
 use entrega::connector::CONNECTOR_CHANNEL;
+use entrega::dispatch::RunError;
 use entrega::engine::Engine;
 use entrega::proxy::PROXY_CHANNEL;
+use entrega::store::StoreError;
 use entrega_call::Client;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -69,7 +71,9 @@ pub async fn live_on(house: Arc<House>) {
     house.shutdown.cancelled().await;
     house.doors.set(None);
     let ended = running.await;
-    if !matches!(ended, Ok(Ok(()))) {
+    // A ledger that others share may not answer whoever gives back what it owns.
+    let is_cut_off = matches!(ended, Ok(Err(RunError::Store(StoreError::Unreachable { .. }))));
+    if !matches!(ended, Ok(Ok(()))) && !(is_cut_off && house.life.is_shared()) {
         house.life.world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
     }
 }

@@ -31,14 +31,23 @@ struct Made {
     quiet_until: Option<Time>,
 }
 
+/// Somebody was let through.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    at: Time,
+    /// When it asked.
+    asked_at: Time,
+    pass: Pass,
+}
+
 /// All passes and calls.
 #[derive(Debug)]
 pub struct Passes {
     throttle: Option<(u32, Duration)>,
-    /// Those that nobody used yet: moment, and how.
-    open: Vec<(Time, Pass)>,
-    /// Until when the API asked everybody for a pause.
-    paused_until: Time,
+    /// Those that nobody used yet.
+    open: Vec<Given>,
+    /// Since when, and until when the API asked everybody for a pause.
+    paused: (Time, Time),
     starts: Vec<Time>,
     requests: BTreeMap<Request, Made>,
     /// For what each call was.
@@ -51,7 +60,7 @@ impl Passes {
         Passes {
             throttle,
             open: Vec::new(),
-            paused_until: Time::ZERO,
+            paused: (Time::ZERO, Time::ZERO),
             starts: Vec::new(),
             requests: BTreeMap::new(),
             calls: Vec::new(),
@@ -61,28 +70,32 @@ impl Passes {
     /// The store was opened again: nobody is left who was let through.
     pub fn forgotten(&mut self) {
         self.open.clear();
-        self.paused_until = Time::ZERO;
+        self.paused = (Time::ZERO, Time::ZERO);
     }
 
     /// The gate heard that the API asks for a pause.
-    pub fn paused(&mut self, until: Time) {
-        self.paused_until = self.paused_until.max(until);
+    pub fn paused(&mut self, now: Time, until: Time) {
+        if until > self.paused.1 {
+            self.paused = (now, until);
+        }
     }
 
-    /// Somebody was let through.
-    pub fn given(&mut self, now: Time, pass: Pass) -> Result<(), Broken> {
-        self.open.push((now, pass));
-        match pass != Pass::Uncounted && now < self.paused_until {
+    /// Somebody was let through who had asked at a moment.
+    pub fn given(&mut self, now: Time, asked_at: Time, pass: Pass) -> Result<(), Broken> {
+        self.open.push(Given { at: now, asked_at, pass });
+        let (since, until) = self.paused;
+        match pass != Pass::Uncounted && since <= asked_at && now < until {
             true => Err(("never_early", "goes although the API asked for a pause".into())),
             false => Ok(()),
         }
     }
 
-    /// The API is called; gives the number of the call.
-    pub fn called(&mut self, now: Time, request: Request) -> (usize, Result<(), Broken>) {
+    /// The API is called, late if somebody stood still before that; gives the number of the call.
+    pub fn called(&mut self, now: Time, request: Request, is_late: bool) -> (usize, Result<(), Broken>) {
         // A turn that is not used at once is lost, for whoever waited for it was gone.
-        self.open.retain(|(at, _)| *at == now);
-        let pass = self.open.pop();
+        self.open.retain(|given| given.at == now);
+        let given = self.open.pop();
+        let pass = given.map(|given| given.pass);
         let is_full = |(max, per): (u32, Duration)| {
             let nth_last = self.starts.len().checked_sub(max as usize).map(|index| self.starts[index]);
             nth_last.is_some_and(|before| now < before + per)
@@ -91,8 +104,9 @@ impl Passes {
         made.calls += 1;
         let attempts = RetryPolicy::connector().attempts;
         let checked = match pass {
+            None if is_late => Ok(()),
             None => Err(("throttle_respected", "is called without a turn".into())),
-            Some((_, Pass::Turn)) if self.throttle.is_some_and(is_full) => {
+            Some(Pass::Turn) if self.throttle.is_some_and(is_full) => {
                 Err(("throttle_respected", "is one call too many".into()))
             }
             Some(_) if made.quiet_until.is_some_and(|until| now < until) => {
@@ -103,9 +117,10 @@ impl Passes {
             }
             Some(_) => Ok(()),
         };
-        if let Some((at, Pass::Turn | Pass::Anyway)) = pass {
-            let index = self.starts.partition_point(|start| *start <= at);
-            self.starts.insert(index, at);
+        // Where the gate is far away, it counted the call somewhere between the question and its answer.
+        if let Some(Given { asked_at, pass: Pass::Turn | Pass::Anyway, .. }) = given {
+            let index = self.starts.partition_point(|start| *start <= asked_at);
+            self.starts.insert(index, asked_at);
         }
         self.calls.push(request);
         (self.calls.len() - 1, checked)

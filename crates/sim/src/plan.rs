@@ -3,8 +3,9 @@
 //! Never: looks at what happens in the run.
 //!
 //! # Layout
-//! - here: lanes, faults, operators; `wishes`: who comes, and what for
+//! - here: lanes, faults, operators; `wishes`: who comes, and what for; `nodes`: who shares the ledger
 
+mod nodes;
 mod wishes;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ use entrega_core::time::Time;
 use crate::api::{self, CONNECTOR_LANE};
 use crate::drift::Drift;
 use crate::route::{Keeping, PROXY_LANE};
+
+pub use self::nodes::{NodePlan, NodesPlan};
 
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
@@ -120,6 +123,8 @@ pub struct Plan {
     pub drifts: Vec<Drift>,
     /// From then on everything works.
     pub heal_at: Time,
+    /// Those that share the ledger, if there are several.
+    pub nodes: Option<NodesPlan>,
 }
 
 const fn ms(count: u64) -> Duration {
@@ -145,8 +150,18 @@ pub fn is_listening(tenant: &TenantName) -> bool {
 }
 
 impl Plan {
-    /// What this chance says.
-    pub fn draw(rng: &mut fastrand::Rng) -> Plan {
+    /// What a seed says, with the chance that it begins.
+    pub fn of_seed(seed: u64, rng: &mut fastrand::Rng) -> Plan {
+        let plan = Plan::draw(rng);
+        match NodesPlan::draw(seed) {
+            // The clock of those who share a ledger is the ledger's.
+            Some(nodes) => Plan { nodes: Some(nodes), ends: Vec::new(), drifts: Vec::new(), ..plan },
+            None => plan,
+        }
+    }
+
+    /// What this chance says of one node.
+    fn draw(rng: &mut fastrand::Rng) -> Plan {
         // Half of the stops come soon after callers that come together, while gates have something to remember.
         let stop = |rng: &mut fastrand::Rng| match rng.bool() {
             true => ms(rng.u64(0..2) * 2_000 + rng.u64(10..250)),
@@ -174,6 +189,7 @@ impl Plan {
             heal_at: START + ms(TROUBLE_MS),
             orders: orders(rng, early_replay),
             drifts: drifts(rng),
+            nodes: None,
             endpoint_rate: rng.bool().then(|| Rate { max_requests: rng.u32(1..4), per_ms: rng.u64(200..1_000) }),
         }
     }
@@ -181,6 +197,12 @@ impl Plan {
     /// When the outage that there is now ends.
     pub fn outage_until(&self, now: Time) -> Option<Time> {
         self.outages.iter().filter(|span| is_in(span, now)).map(|span| span.1).max()
+    }
+
+    /// When a node is answered again that the ledger does not answer now.
+    pub fn cut_off_until(&self, node: usize, now: Time) -> Option<Time> {
+        let node = self.nodes.as_ref().and_then(|nodes| nodes.each.get(node))?;
+        self.outage_until(now).max(node.partitioned_until(now))
     }
 
     /// How wrong the clock is in a life.

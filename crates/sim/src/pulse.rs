@@ -70,6 +70,32 @@ impl Pulse {
         .await;
     }
 
+    /// Has the task stand in the queue that tells when everybody waits; before [`Pulse::rest`], once, within the runtime.
+    pub fn begin(self: &Arc<Self>) {
+        tokio::spawn(self.clone().stand_last());
+    }
+
+    /// Lets the runtime go on until everybody waits, without time going on; `false` if it was stopped before, which is asked
+    /// after every poll. Awaited by the runtime's main future, and by nobody else.
+    pub async fn rest(&self, mut is_over: impl FnMut() -> bool) -> bool {
+        poll_fn(|context| {
+            if is_over() {
+                return Poll::Ready(false);
+            }
+            if self.is_idle.swap(false, Ordering::Relaxed) {
+                return Poll::Ready(true);
+            }
+            let beat = self.beats.fetch_add(1, Ordering::Relaxed) + 1;
+            if self.queued_at.load(Ordering::Relaxed) == 0 {
+                self.queued_at.store(beat, Ordering::Relaxed);
+                self.bell.notify_one();
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Whoever stands last and is served first was alone.
     async fn stand_last(self: Arc<Self>) {
         loop {
@@ -104,6 +130,28 @@ mod tests {
             pulse.stop(polls).await;
         });
         steps.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_runtime_rests_without_time_going_on() {
+        let (runtime, pulse) = Pulse::runtime();
+        let steps = Arc::new(AtomicU64::new(0));
+        let counted = steps.clone();
+        runtime.spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                // reason: time is simulated, and that it stands still is what is tested
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        runtime.block_on(async { pulse.begin() });
+        for tick in 0..100 {
+            assert!(runtime.block_on(pulse.rest(|| false)));
+            assert_eq!(steps.load(Ordering::Relaxed), 1 + tick / 10);
+            runtime.block_on(tokio::time::advance(Duration::from_millis(1)));
+        }
+        assert!(!runtime.block_on(pulse.rest(|| true)), "it was stopped at once");
     }
 
     #[test]

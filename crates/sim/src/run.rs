@@ -18,6 +18,7 @@ use crate::drift::Drift;
 use crate::ledger::Late;
 use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
+use crate::nodes;
 use crate::operator::{self, CAREFUL_PER_SEC, Stage};
 use crate::plan::{End, Plan, START};
 use crate::pulse::Pulse;
@@ -51,14 +52,10 @@ pub fn run(seed: u64) -> Run {
 /// Runs one seed with a rule broken on purpose.
 pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     let world = world(seed, bug);
-    let mut now = START;
-    let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
-    for (number, end) in ends.enumerate() {
-        now = live(&world, number, end, now);
-        if !world.witness.lock().is_content() {
-            break;
-        }
-    }
+    let now = match &world.plan.nodes {
+        Some(_) => nodes::live(&world),
+        None => live_alone(&world),
+    };
     let disk = world.disk.lock();
     world.witness.lock().set_clock(now, Drift::default());
     world.witness.lock().finish(now, &disk);
@@ -70,12 +67,27 @@ pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
     Run { trace, violation, troubles }
 }
 
+/// One process after the other, until all is over; gives the moment of that.
+fn live_alone(world: &Arc<World>) -> Time {
+    let mut now = START;
+    let ends = world.plan.ends.iter().copied().map(Some).chain([None]);
+    for (number, end) in ends.enumerate() {
+        now = live(world, number, end, now);
+        if !world.witness.lock().is_content() {
+            break;
+        }
+    }
+    now
+}
+
 /// The world of a seed, before anything has happened in it.
 pub(crate) fn world(seed: u64, bug: Option<Bug>) -> Arc<World> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let plan = Arc::new(Plan::draw(&mut rng));
+    let plan = Arc::new(Plan::of_seed(seed, &mut rng));
     Arc::new(World {
         open: Mutex::new(vec![true; plan.wishes.len()]),
+        accepted: Mutex::default(),
+        handed: Mutex::default(),
         orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
         witness: Mutex::new(Witness::new(plan.clone())),
         plan,
@@ -121,7 +133,8 @@ async fn live_with(
     pulse: &Arc<Pulse>,
     end: Option<End>,
 ) -> bool {
-    let store = WatchedStore::open(life, is_restart).await;
+    let opened = WatchedStore::open(life, is_restart).await;
+    let store = opened.expect("the simulated ledger can be read while a store is opened");
     let (doors, shutdown) = (Doors::default(), CancellationToken::new());
     let house = Arc::new(House { life: life.clone(), store: store.clone(), doors, shutdown: shutdown.clone() });
     let node = tokio::spawn(node::live_on(house.clone()));
@@ -170,7 +183,7 @@ async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>
 }
 
 /// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
-async fn settle_down(life: &Life, store: &WatchedStore) {
+pub async fn settle_down(life: &Life, store: &WatchedStore) {
     let world = &life.world;
     life.wait_until(world.plan.heal_at).await;
     let deadline = world.plan.heal_at + PATIENCE;

@@ -30,6 +30,8 @@ pub struct Seen {
     pub told: u32,
     /// Whether it stands in its lane: durable, the store was told so, and in nobody's hands.
     pub in_lane: bool,
+    /// Since when.
+    pub in_lane_at: Time,
     /// Whether somebody is about to end it while it waits.
     pub is_leaving: bool,
     /// Its record could not be read, and it is tried again after this.
@@ -53,6 +55,7 @@ impl Seen {
             history: record.history.len(),
             told: 0,
             in_lane: false,
+            in_lane_at: Time::ZERO,
             is_leaving: false,
             unread_until: Time::ZERO,
             in_hands: false,

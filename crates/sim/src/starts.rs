@@ -2,6 +2,7 @@
 //! Invariant: moments are those that really were, whatever clocks showed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::{LanePolicy, Scope};
@@ -27,16 +28,20 @@ impl Starts {
     ) -> Result<(), Broken> {
         let by_tenant = policy.throttle.as_ref().is_some_and(|throttle| throttle.scope == Scope::Tenant);
         let starts = self.by_gate.entry((lane.clone(), by_tenant.then(|| tenant.clone()))).or_default();
-        let nth_last = |n: u32| starts.len().checked_sub(n as usize).map(|index| starts[index]);
+        // Where a ledger is far away, one that was let go earlier may come later.
+        let index = starts.partition_point(|start| *start <= at);
+        starts.insert(index, at);
+        let is_dense = |(max, per): (u32, Duration)| {
+            let span = max as usize;
+            let firsts = index.saturating_sub(span)..=index;
+            firsts.filter_map(|first| Some((starts[first], starts.get(first + span)?))).any(|(a, b)| *b < a + per)
+        };
         let of_lane = policy.throttle.as_ref().map(|throttle| (throttle.max_requests, throttle.per));
         let is_too_many = (of_lane.into_iter())
             .chain(own.map(|rate| (rate.max_requests, rate.per())))
-            .any(|(max, per)| nth_last(max).is_some_and(|before| at < before + per));
-        let paced = policy.cadence.as_ref();
-        let is_too_soon =
-            paced.and_then(|cadence| nth_last(1).map(|before| at < before + cadence.min)).unwrap_or(false);
-        starts.push(at);
-        match is_too_many || is_too_soon {
+            .chain(policy.cadence.as_ref().map(|cadence| (1, cadence.min)))
+            .any(is_dense);
+        match is_too_many {
             true => Err(("throttle_respected", format!("in {lane} is one start too many"))),
             false => Ok(()),
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use entrega::store::local::{LocalOptions, LocalStore, WriterOn};
+use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore, WriterOn};
 use entrega::store::{
     ChangeError, ClaimBatch, Endpoint, EndpointOrigin, EndpointRegistry as _, JobFilter, JobStore, JobView, LaneView,
     NewEntry, Page, Paged, Registry as _, Settlement, StoreError, StoreHealth, Submitted, Swept, TenantSettings,
@@ -26,6 +26,7 @@ use entrega_core::job::{JobState, Payload};
 use entrega_core::lane::{Explanation, Gate};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -33,6 +34,7 @@ use crate::bug::Bug;
 use crate::ledger::SimLedger;
 use crate::life::Life;
 use crate::plan::{START, listening};
+use crate::witness::By;
 
 /// The name of every endpoint there is.
 pub const HOOK: &str = "hook";
@@ -54,24 +56,29 @@ pub struct WatchedStore {
 }
 
 impl WatchedStore {
-    /// Opens what the last life left.
-    pub async fn open(life: &Arc<Life>, is_restart: bool) -> Arc<WatchedStore> {
+    /// Opens what the last life left; `None` if the ledger cannot be read.
+    pub async fn open(life: &Arc<Life>, is_restart: bool) -> Option<Arc<WatchedStore>> {
         let world = &life.world;
         let ledger = SimLedger::reach(life);
         if is_restart {
             ledger.bend_between_lives();
         }
-        world.witness.lock().reopened(life.clock.now(), &world.disk.lock());
+        match life.is_shared() {
+            true => world.witness.lock().joined(life.clock.now(), &world.disk.lock()),
+            false => world.witness.lock().reopened(life.clock.now(), &world.disk.lock()),
+        }
         let lanes = world.plan.lanes.iter().map(|(name, policy)| (name.clone(), bent(policy, world.bug)));
         let options = LocalOptions {
             retention: RETENTION,
             free_bytes_min: 1,
             writer: WriterOn::Task,
-            node: world.next_process(),
+            // Ownerships of a node are numbered from its own number on.
+            node: world.next_process() << u32::BITS,
+            cluster: world.plan.nodes.as_ref().map(|nodes| ClusterOptions { lease: nodes.lease }),
             ..LocalOptions::new(lanes.collect())
         };
         let opened = LocalStore::open(ledger.clone(), life.clock.clone(), options).await;
-        let inner = opened.expect("the simulated ledger can be read while a store is opened");
+        let inner = opened.ok()?;
         let store = Arc::new(WatchedStore {
             life: life.clone(),
             inner: Arc::new(inner),
@@ -81,7 +88,7 @@ impl WatchedStore {
         });
         store.set_up().await;
         ledger.opened();
-        store
+        Some(store)
     }
 
     /// What somebody set up before the run began: endpoints of those who listen.
@@ -102,6 +109,13 @@ impl WatchedStore {
 
     fn has(&self, bug: Bug) -> bool {
         self.life.world.has(bug)
+    }
+
+    /// What happened by this moment, the store must know when it is asked now. What other nodes do in the same instant, it
+    /// may not.
+    fn asked_at(&self) -> Time {
+        let now = self.life.clock.now();
+        if self.life.is_shared() { now - Duration::from_micros(1) } else { now }
     }
 
     fn number(&self, ticket: Ticket) -> Ticket {
@@ -178,6 +192,7 @@ impl JobStore for WatchedStore {
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
         self.life.reach().await;
+        let asked_at = self.asked_at();
         let mut batch = self.inner.claim(lane, max).await?;
         let now = self.life.clock.now();
         let was_held = self.held.lock().contains(lane);
@@ -190,7 +205,8 @@ impl JobStore for WatchedStore {
         if batch.jobs.is_empty() && batch.wake_at.is_some() {
             self.held.lock().push(lane.clone());
         }
-        self.life.world.witness.lock().claimed(now, lane, &batch.jobs, &batch.expired);
+        let by = By { node: self.life.number(), asked_at };
+        self.life.world.witness.lock().claimed(now, by, lane, &batch.jobs, &batch.expired);
         if self.has(Bug::BreakerNeverCloses) {
             let views = self.inner.lanes().await?;
             let has_opened = |view: &LaneView| view.breaker.as_ref().is_some_and(|breaker| breaker.opened > 0);
@@ -207,8 +223,9 @@ impl JobStore for WatchedStore {
         let now = self.life.clock.now();
         for settlement in &mut settlements {
             let mut witness = self.life.world.witness.lock();
-            witness.settling(now, settlement);
+            let is_holder = witness.settling(now, settlement);
             match settlement.transition {
+                _ if !is_holder => {}
                 Transition::Retry { .. } => witness.will_learn(lane, settlement.job.id, settlement.lesson),
                 _ => witness.learned(now, lane, settlement.lesson),
             }
@@ -222,6 +239,7 @@ impl JobStore for WatchedStore {
 
     fn give_back(&self, lane: &LaneName, ticket: Ticket) {
         let real = ticket.number().and_then(|number| self.tickets.lock().remove(&number));
+        self.life.world.witness.lock().given_back(self.life.clock.now(), ticket);
         real.into_iter().for_each(|ticket| self.inner.give_back(lane, ticket));
     }
 

@@ -55,11 +55,21 @@ pub struct Troubles {
     pub answered: u32,
     /// Starts at which the clock was another than before.
     pub clocks_set: u32,
+    /// Lanes that another node took over.
+    pub taken_over: u32,
+    /// Times that a node stood still.
+    pub stalls: u32,
+    /// Calls of a ledger that did not answer the node.
+    pub cut_off: u32,
+    /// Signals that nobody heard.
+    pub signals_lost: u32,
+    /// Attempts that were cut off because a lease was over.
+    pub given_back: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 26] {
+    pub fn all(&self) -> [(&'static str, u32); 31] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -87,6 +97,11 @@ impl Troubles {
             ("a caller who waits", self.waited),
             ("an answer for somebody who waits", self.answered),
             ("a clock that was set", self.clocks_set),
+            ("a lane taken over", self.taken_over),
+            ("a stall", self.stalls),
+            ("a call that is cut off", self.cut_off),
+            ("a lost signal", self.signals_lost),
+            ("an attempt cut off", self.given_back),
         ]
     }
 
@@ -118,5 +133,10 @@ impl Troubles {
         self.waited += other.waited;
         self.answered += other.answered;
         self.clocks_set += other.clocks_set;
+        self.taken_over += other.taken_over;
+        self.stalls += other.stalls;
+        self.cut_off += other.cut_off;
+        self.signals_lost += other.signals_lost;
+        self.given_back += other.given_back;
     }
 }

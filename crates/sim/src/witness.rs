@@ -4,9 +4,10 @@
 //! Never: changes what happens.
 //!
 //! # Layout
-//! - here: the way of a job; `proxy`: questions and answers; `api`: calls through the connector
+//! - here: the way of a job; `proxy`: questions and answers; `api`: calls through the connector; `nodes`: who owns what
 
 mod api;
+mod nodes;
 mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,6 @@ use entrega_core::job::{Job, JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
-use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 
 use crate::answers::Answers;
@@ -36,6 +36,9 @@ use crate::seen::Seen;
 use crate::starts::Starts;
 use crate::troubles::Troubles;
 use crate::turns::Turns;
+
+pub use self::nodes::By;
+use self::nodes::Owners;
 
 /// At least as long as a job waits whose record could not be read.
 const UNREAD_FOR: Duration = Duration::from_millis(250);
@@ -55,6 +58,7 @@ pub struct Witness {
     jobs: BTreeMap<JobId, Seen>,
     acknowledged: BTreeMap<JobId, Time>,
     starts: Starts,
+    owners: Owners,
     hands: Hands,
     breakers: Breakers,
     answers: Answers,
@@ -92,6 +96,7 @@ impl Witness {
             jobs: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             starts: Starts::default(),
+            owners: Owners::default(),
             asked: BTreeMap::new(),
             settled: BTreeMap::new(),
             to_learn: BTreeMap::new(),
@@ -196,6 +201,7 @@ impl Witness {
             }
             if let Some(seen) = self.jobs.get_mut(&id) {
                 seen.in_lane = seen.place == Place::Waiting && !seen.in_hands;
+                seen.in_lane_at = now;
             }
         }
     }
@@ -259,14 +265,14 @@ impl Witness {
     }
 
     /// Jobs left their lane, to be attempted or because they expired.
-    pub fn claimed(&mut self, now: Time, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
+    pub fn claimed(&mut self, now: Time, by: By, lane: &LaneName, jobs: &[ClaimedJob], expired: &[Left]) {
         for left in expired {
             self.dropped(now, left.id);
         }
         let policy = self.plan.lanes[lane].clone();
         let has_turns = policy.tenant_concurrency == NO_LIMIT;
         if has_turns && !jobs.is_empty() {
-            self.line_up(now, lane);
+            self.line_up(by.asked_at, lane);
         }
         for job in jobs {
             let id = job.job.id;
@@ -278,35 +284,37 @@ impl Witness {
             let moment = self.drift.moment(now);
             let checked = (self.orders.check_claim(lane, id, job.generation))
                 .and_then(|()| seen.may_go(now, job, &policy))
-                .and_then(|()| self.hands.claimed(moment, job, &policy))
-                .and_then(|()| self.check_gates(now, job, &policy));
+                .and_then(|()| self.hands.claimed(moment, by.node, job, &policy))
+                .and_then(|()| self.check_gates(now, by, job));
             self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
             if has_turns {
-                self.check_order(now, lane, id, &seen, policy.fairness.max_jobs_per_tenant_batch);
+                self.check_order(by.asked_at, lane, id, &seen, policy.fairness.max_jobs_per_tenant_batch);
             }
             self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (false, true));
         }
     }
 
-    /// What goes past a breaker calls nobody; what the proxy answers from what it knows neither, so that its starts are
-    /// counted when it calls.
-    fn check_gates(&mut self, now: Time, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
-        let Job { lane, tenant, .. } = &job.job;
+    /// What goes past a breaker calls nobody.
+    fn check_gates(&mut self, now: Time, by: By, job: &ClaimedJob) -> Result<(), Broken> {
         if job.past_breaker {
             self.troubles.past_breaker += 1;
             return Ok(());
         }
-        self.breakers.check_claim(now, lane)?;
+        self.breakers.check_claim(now, by.asked_at, &job.job.lane)
+    }
+
+    /// What reaches a destination, as that counts it. What the proxy asks is counted when it does.
+    fn count_start(&mut self, now: Time, job: &ClaimedJob) -> Result<(), Broken> {
+        let Job { lane, tenant, .. } = &job.job;
         let own = self.plan.endpoint_rate.filter(|_| tenant.is_endpoint());
-        match question(&job.job) {
-            Some(_) => Ok(()),
-            None => self.starts.add(self.drift.moment(now), (lane, tenant), policy, own),
-        }
+        let policy = self.plan.lanes[lane].clone();
+        self.starts.add(self.drift.moment(now), (lane, tenant), &policy, own)
     }
 
     fn ready<'a>(&'a self, now: Time, lane: &'a LaneName) -> impl Iterator<Item = (&'a JobId, &'a Seen)> {
         self.jobs.iter().filter(|(_, seen)| !seen.is_leaving).filter(move |(_, seen)| {
-            seen.in_lane && seen.lane == *lane && seen.due.max(seen.unread_until) <= now && seen.expires > now
+            let since = seen.due.max(seen.unread_until).max(seen.in_lane_at);
+            seen.in_lane && seen.lane == *lane && since <= now && seen.expires > now
         })
     }
 
@@ -357,17 +365,21 @@ impl Witness {
         }
     }
 
-    /// Somebody says what came of an attempt.
-    pub fn settling(&mut self, now: Time, settlement: &Settlement) {
+    /// Somebody says what came of an attempt; whether that still holds the job.
+    pub fn settling(&mut self, now: Time, settlement: &Settlement) -> bool {
         let number = settlement.ticket.number().unwrap_or_default();
         self.note(now, format_args!("settling {}", settlement.job.id));
-        self.settled.insert(settlement.job.id, number);
         let claimed = self.hands.settling(number);
+        if claimed.is_none() {
+            return false;
+        }
+        self.settled.insert(settlement.job.id, number);
         if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
             && let Some(at) = claimed
         {
             self.given(at, question, answer);
         }
+        true
     }
 
     /// The gates of a lane learn something once the store knows that the retry of a job is durable.
@@ -385,8 +397,12 @@ impl Witness {
     pub fn started(&mut self, now: Time, job: &ClaimedJob) {
         let id = job.job.id;
         self.note(now, format_args!("start {id} #{}", job.attempt));
-        let held = self.hands.started(self.drift.moment(now), job);
-        let checked = held.and_then(|()| self.orders.check_start(id, job.generation));
+        let moment = self.drift.moment(now);
+        let is_late = self.owners.has_just_resumed(moment);
+        let checked = (self.hands.started(moment, job, is_late))
+            .and_then(|node| self.owners.check(node, moment))
+            .and_then(|()| self.orders.check_start(id, job.generation))
+            .and_then(|()| if is_late { Ok(()) } else { self.count_start(now, job) });
         self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
         if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
             self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
@@ -401,11 +417,7 @@ impl Witness {
     /// The process starts again from what is on the disk.
     pub fn reopened(&mut self, now: Time, disk: &Disk) {
         self.note(now, format_args!("open with {} jobs", disk.waiting().count()));
-        let lost = self.acknowledged.keys().find(|id| !disk.jobs.contains_key(id)).copied();
-        if let Some(id) = lost {
-            self.break_promise("no_accepted_job_lost", format!("{id} was accepted and is gone"));
-        }
-        self.judge(self.orders.check_kept(disk));
+        self.check_disk(disk);
         self.to_learn.clear();
         self.turns.clear();
         self.hands.clear();
@@ -416,6 +428,15 @@ impl Witness {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
         }
+    }
+
+    /// Whatever somebody was told is safe must be there.
+    fn check_disk(&mut self, disk: &Disk) {
+        let lost = self.acknowledged.keys().find(|id| !disk.jobs.contains_key(id)).copied();
+        if let Some(id) = lost {
+            self.break_promise("no_accepted_job_lost", format!("{id} was accepted and is gone"));
+        }
+        self.judge(self.orders.check_kept(disk));
     }
 
     /// A life of the process ended.

@@ -8,6 +8,7 @@ use entrega_core::id::JobId;
 use entrega_core::lane::{Gate, GateKind};
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::Scope;
+use entrega_core::time::Time;
 
 use super::{WatchedStore, bent};
 use crate::bug::Bug;
@@ -33,9 +34,15 @@ impl AnswerCache for WatchedStore {
     async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
         self.life.reach().await;
         let world = &self.life.world;
-        world.witness.lock().kept(self.life.clock.now(), question_of_key(key), &answer);
         world.first_cached.lock().get_or_insert_with(|| key.to_owned());
-        self.inner.cache(key, answer, keep).await
+        if !self.life.is_shared() {
+            world.witness.lock().kept(self.life.clock.now(), question_of_key(key), &answer);
+            return self.inner.cache(key, answer, keep).await;
+        }
+        // Other nodes find it once it is written.
+        self.inner.cache(key, answer.clone(), keep).await?;
+        world.witness.lock().kept(self.life.clock.now(), question_of_key(key), &answer);
+        Ok(())
     }
 
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
@@ -71,6 +78,7 @@ impl GateKeeper for WatchedStore {
         self.life.reach().await;
         self.life.wait(self.life.latency()).await;
         self.life.reach().await;
+        let asked_at = self.asked_at();
         let passing = match self.has(Bug::GateForgotten) {
             true => self.forgetful(gate),
             false => self.inner.pass(&self.bent_gate(gate)).await?,
@@ -81,13 +89,13 @@ impl GateKeeper for WatchedStore {
             self.inner.learn(gate, pause, Duration::ZERO).await?;
         }
         if passing == Passing::Through {
-            self.life.world.witness.lock().passed(now, gate, Pass::Turn);
+            self.life.world.witness.lock().passed(now, asked_at, gate, Pass::Turn);
         }
         Ok(passing)
     }
 
     async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
-        let mut going = Going { store: self, gate, pass: Some(Pass::Uncounted) };
+        let mut going = Going { store: self, gate, asked_at: self.asked_at(), pass: Some(Pass::Uncounted) };
         self.life.reach().await;
         let passing = match self.has(Bug::AnywayUncounted) {
             true => Passing::Through,
@@ -115,6 +123,7 @@ impl GateKeeper for WatchedStore {
 struct Going<'a> {
     store: &'a WatchedStore,
     gate: &'a GateName,
+    asked_at: Time,
     /// None where it may not.
     pass: Option<Pass>,
 }
@@ -123,7 +132,7 @@ impl Drop for Going<'_> {
     fn drop(&mut self) {
         let life = &self.store.life;
         if let Some(pass) = self.pass {
-            life.world.witness.lock().passed(life.clock.now(), self.gate, pass);
+            life.world.witness.lock().passed(life.clock.now(), self.asked_at, self.gate, pass);
         }
     }
 }

@@ -12,14 +12,14 @@ use crate::passes::{Pass, Request};
 
 impl Witness {
     /// Somebody was let through the gate.
-    pub fn passed(&mut self, now: Time, gate: &GateName, pass: Pass) {
+    pub fn passed(&mut self, now: Time, asked_at: Time, gate: &GateName, pass: Pass) {
         self.note(now, format_args!("passes {} by {pass:?}", gate.name));
         self.troubles.went_anyway += u32::from(pass != Pass::Turn);
         let held = match pass {
-            Pass::Turn | Pass::Anyway => self.breakers.check_claim(now, &gate.name),
+            Pass::Turn | Pass::Anyway => self.breakers.check_claim(now, asked_at, &gate.name),
             Pass::Uncounted => Ok(()),
         };
-        let checked = self.passes.given(self.drift.moment(now), pass).and(held);
+        let checked = self.passes.given(self.drift.moment(now), self.drift.moment(asked_at), pass).and(held);
         self.judge(checked.map_err(|(checker, why)| (checker, format!("a call {why}"))));
     }
 
@@ -30,7 +30,8 @@ impl Witness {
         if let Lesson::Slower(Some(pause)) = lesson
             && (gate.policy.throttle.is_some() || gate.policy.breaker.is_some())
         {
-            self.passes.paused(self.drift.moment(now) + pause);
+            let moment = self.drift.moment(now);
+            self.passes.paused(moment, moment + pause);
         }
     }
 
@@ -44,7 +45,8 @@ impl Witness {
             Err(_) => Ok(Time::ZERO),
         };
         let since = held.as_ref().copied().unwrap_or_default();
-        let (number, checked) = self.passes.called(moment, (name.to_owned(), since));
+        let is_late = self.owners.has_just_resumed(moment);
+        let (number, checked) = self.passes.called(moment, (name.to_owned(), since), is_late);
         self.judge(held.map(drop).and(checked).map_err(|(checker, why)| (checker, format!("{name} {why}"))));
         number
     }
@@ -70,6 +72,7 @@ impl Witness {
         };
         self.note(now, format_args!("{name} gets {what}"));
         let checked = match result {
+            _ if self.owners.has_just_resumed(moment) => Ok(()),
             _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
             Ok(replied) => self.check_reply((name.clone(), Time::ZERO), replied),
             Err(failed) if failed.to_string().trim().is_empty() => {

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega_core::dead_letter::NoReplay;
@@ -24,7 +25,6 @@ use super::lanes::{LaneEntry, OwnedLane};
 use super::reading;
 use super::records;
 use super::tables::ORDERS;
-use crate::chance::secret_bytes;
 use crate::store::{ChangeError, StoreError};
 
 /// How long an order may be carried out: a dead owner is replaced by then.
@@ -126,20 +126,29 @@ impl Receipt {
 
 /// Orders of this node that others carry out.
 #[derive(Default)]
-pub(super) struct Asked(Mutex<HashMap<String, Arc<Notify>>>);
+pub(super) struct Asked {
+    bells: Mutex<HashMap<String, Arc<Notify>>>,
+    count: AtomicU64,
+}
 
 impl Asked {
+    /// The name of the next order: no other node has this node's number, and none of its orders this count.
+    fn name(&self, node: u64) -> OrderId {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        ((u128::from(node) << u64::BITS) | u128::from(count)).to_be_bytes()
+    }
+
     fn wait(&self, key: &str) -> Arc<Notify> {
-        self.0.lock().entry(key.to_owned()).or_default().clone()
+        self.bells.lock().entry(key.to_owned()).or_default().clone()
     }
 
     fn forget(&self, key: &str) {
-        self.0.lock().remove(key);
+        self.bells.lock().remove(key);
     }
 
     /// An answer is there.
     pub(super) fn answered(&self, key: &str) {
-        let waiting = self.0.lock().get(key).cloned();
+        let waiting = self.bells.lock().get(key).cloned();
         waiting.into_iter().for_each(|waiting| waiting.notify_one());
     }
 }
@@ -147,7 +156,7 @@ impl Asked {
 impl Shared {
     /// Has the owner of a lane do something.
     pub(super) async fn order(&self, lane: &Arc<LaneEntry>, order: Order) -> Result<Answered, StoreError> {
-        let (id, until): (OrderId, Time) = (secret_bytes(), self.clock.now() + LASTS);
+        let (id, until) = (self.asked.name(self.options.node), self.clock.now() + LASTS);
         let key = answer_key(until, &id);
         let bell = self.asked.wait(&key);
         let answered = self.ask(lane, order, id, until, &key, &bell).await;

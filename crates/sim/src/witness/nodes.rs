@@ -1,0 +1,110 @@
+//! What is seen of several nodes: who owns what, who stands still, and whose lease is over.
+//! Invariant: knows what the ledger answered; the nodes are not asked.
+
+use std::collections::BTreeMap;
+
+use entrega::store::Ticket;
+use entrega_core::name::LaneName;
+use entrega_core::time::Time;
+use entrega_ledger::Shard;
+
+use super::{Broken, Witness};
+use crate::disk::{Disk, Place};
+
+/// Who claims.
+#[derive(Clone, Copy, Debug)]
+pub struct By {
+    /// Which node.
+    pub node: usize,
+    /// When it asked its store; what happens between that and the answer, a ledger that is far away may not have seen.
+    pub asked_at: Time,
+}
+
+/// What is known of nodes.
+#[derive(Debug, Default)]
+pub struct Owners {
+    by_lane: BTreeMap<LaneName, usize>,
+    /// Until when each node may act.
+    until: BTreeMap<usize, Time>,
+    /// When a node last went on after it had stood still.
+    resumed_at: Option<Time>,
+}
+
+impl Owners {
+    /// Whether a node may act at a moment for a lane.
+    pub fn check(&self, node: usize, now: Time) -> Result<(), Broken> {
+        match self.until.get(&node) {
+            Some(until) if now >= *until => Err(("lease_holds", format!("starts at node {node} after its lease"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a node went on just now: what it had begun before is late, and nobody can help that.
+    pub fn has_just_resumed(&self, now: Time) -> bool {
+        self.resumed_at == Some(now)
+    }
+}
+
+impl Witness {
+    /// A node opened its store, while others may live.
+    pub fn joined(&mut self, now: Time, disk: &Disk) {
+        self.note(now, format_args!("joins with {} jobs", disk.waiting().count()));
+        self.check_disk(disk);
+    }
+
+    /// A node is gone, and whatever it had in its hands.
+    pub fn node_gone(&mut self, node: usize) {
+        self.owners.until.remove(&node);
+        self.hands.drop_all(node);
+    }
+
+    /// A node owns a shard from now on. What the last owner of a lane had in memory is over, and so are its attempts.
+    pub fn owned(&mut self, now: Time, node: usize, shard: &Shard, disk: &Disk) {
+        let Some(lane) = shard.as_str().strip_prefix("lane/").and_then(|lane| LaneName::new(lane).ok()) else { return };
+        self.note(now, format_args!("node {node} owns {lane}"));
+        let before = self.owners.by_lane.insert(lane.clone(), node);
+        self.troubles.taken_over += u32::from(before.is_some_and(|before| before != node));
+        self.hands.cut_off(&lane);
+        self.breakers.forget(&lane);
+        self.turns.retain(|(of, _), _| *of != lane);
+        self.to_learn.retain(|_, (of, _)| *of != lane);
+        for (id, seen) in self.jobs.iter_mut().filter(|(_, seen)| seen.lane == lane) {
+            seen.in_hands = false;
+            seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
+            seen.in_lane_at = now;
+            seen.is_leaving = false;
+        }
+    }
+
+    /// A node showed that it lives, and was answered; it had asked then.
+    pub fn beaten(&mut self, node: usize, asked_at: Time) {
+        if let Some(nodes) = &self.plan.nodes {
+            let until = self.owners.until.entry(node).or_default();
+            *until = (*until).max(asked_at + nodes.lease);
+        }
+    }
+
+    /// A node stands still from now on.
+    pub fn stalled(&mut self, now: Time, node: usize) {
+        self.troubles.stalls += 1;
+        self.note(now, format_args!("node {node} stands still"));
+    }
+
+    /// A node that stood still goes on.
+    pub fn resumed(&mut self, now: Time, node: usize) {
+        self.owners.resumed_at = Some(now);
+        self.note(now, format_args!("node {node} goes on"));
+    }
+
+    /// An attempt was cut off because a lease was over: its job waits again.
+    pub fn given_back(&mut self, now: Time, ticket: Ticket) {
+        self.troubles.given_back += 1;
+        let Some(id) = self.hands.give_back(ticket.number().unwrap_or_default()) else { return };
+        self.note(now, format_args!("cut off {id}"));
+        if let Some(seen) = self.jobs.get_mut(&id) {
+            seen.in_hands = false;
+            seen.in_lane = seen.place == Place::Waiting;
+            seen.in_lane_at = now;
+        }
+    }
+}
