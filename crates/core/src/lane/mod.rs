@@ -350,13 +350,23 @@ impl Lane {
     /// Undoes a start that came to nothing before anybody was called: the job waits until `at` with the number it had.
     /// `false`, and nothing changes, if the ticket is not that of a running job.
     pub fn give_back(&mut self, now: Time, ticket: Ticket, at: Time) -> bool {
+        self.return_job(now, ticket, at, Lesson::Unused)
+    }
+
+    /// An attempt was cut off, and nobody knows whom it had called by then: the job waits until `at` with the number it had,
+    /// and the start counts. `false`, and nothing changes, if the ticket is not that of a running job.
+    pub fn cut_off(&mut self, now: Time, ticket: Ticket, at: Time) -> bool {
+        self.return_job(now, ticket, at, Lesson::Nothing)
+    }
+
+    fn return_job(&mut self, now: Time, ticket: Ticket, at: Time, lesson: Lesson) -> bool {
         let Ticket { slot, id } = ticket;
         if self.slab[slot].id != id || self.slab[slot].place != Place::Running {
             return false;
         }
         // Sizes count what waits by its number, so it has the old one before it waits.
         self.slab[slot].attempt = self.slab[slot].attempt.saturating_sub(1);
-        self.settle(now, ticket, Next::RetryAt(at), Lesson::Unused, Duration::ZERO)
+        self.settle(now, ticket, Next::RetryAt(at), lesson, Duration::ZERO)
     }
 
     /// Moves the starts of a claim, which were counted at `from`, to `now`: between the decision and the start of its

@@ -310,3 +310,18 @@ fn a_start_that_is_undone_has_its_number_and_its_place_in_the_counts_again() {
     let again = lane.claim(after(200), 1).jobs.remove(0);
     assert_eq!((again.id, again.attempt), (claimed.id, 1));
 }
+
+/// An attempt that was cut off when its lease ended had its start given back, and the same call was made again at once: the
+/// destination saw two where its throttle allows one.
+#[test]
+fn an_attempt_that_is_cut_off_has_used_its_start() {
+    let throttle = ThrottlePolicy { max_requests: 1, per: Duration::from_secs(1), scope: Scope::Lane };
+    let mut lane = lane(LanePolicy { throttle: Some(throttle), ..policy() });
+    put(&mut lane, [job(1, "a", Priority::Normal)]);
+    let claimed = lane.claim(NOW, 1).jobs.remove(0);
+    assert!(lane.cut_off(after(300), claimed.ticket, after(300)));
+    assert!(!lane.cut_off(after(300), claimed.ticket, after(300)), "it does not run any more");
+    assert!(lane.claim(after(999), 1).jobs.is_empty(), "it was called less than a second ago");
+    let again = lane.claim(after(1_000), 1).jobs.remove(0);
+    assert_eq!((again.id, again.attempt), (claimed.id, 1));
+}

@@ -87,8 +87,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// Takes up to `max` jobs of a lane to attempt now.
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
 
-    /// Undoes a claim whose attempt took no step: the lease it was made under is over. The job waits with the number it had,
-    /// or whoever owns its lane now has it.
+    /// Undoes a claim whose attempt was cut off: the lease it was made under is over. The job waits with the number it had, and
+    /// its start counts, for somebody may have been called; or whoever owns its lane now has it.
     fn give_back(&self, lane: &LaneName, ticket: Ticket);
 
     /// Ends attempts: state, dead letters and history in one write. Returns once the write is under way; it waits

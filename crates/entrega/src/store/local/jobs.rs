@@ -58,7 +58,7 @@ impl JobStore for LocalStore {
         let (epoch, ticket) = place(ticket);
         if let Some(lane) = self.shared.owned(lane).filter(|lane| lane.hold.token.epoch == epoch) {
             let now = self.shared.clock.now();
-            lane.machine.lock().give_back(now, ticket, now);
+            lane.machine.lock().cut_off(now, ticket, now);
             lane.wake.notify_one();
         }
     }
