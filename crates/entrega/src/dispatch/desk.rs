@@ -34,6 +34,8 @@ pub(super) struct Roster {
     running: usize,
     /// When to ask for jobs again if nothing happens before.
     pub(super) wake_at: Option<Time>,
+    /// Whether the starts of the last batch were counted.
+    counts_starts: bool,
     /// Settle, but start nothing more.
     pub(super) is_stopping: bool,
     failure: Option<RunError>,
@@ -65,6 +67,7 @@ impl Desk {
             tasks: JoinSet::new(),
             running: 0,
             wake_at: None,
+            counts_starts: false,
             is_stopping: false,
             failure: None,
         };
@@ -88,6 +91,7 @@ impl Desk {
             let Ok(mut roster) = self.roster.try_lock() else { return mine };
             let armed = roster.wake_at;
             self.round(&mut roster, Some(worker), &mut mine).await;
+            let is_due = mine.is_some() && roster.counts_starts;
             let is_sooner = roster.wake_at.is_some_and(|at| armed.is_none_or(|armed| at < armed));
             if is_sooner || roster.is_stopping || roster.failure.is_some() {
                 self.wake.notify_one();
@@ -95,6 +99,10 @@ impl Desk {
             drop(roster);
             if self.ended.lock().is_empty() {
                 return mine;
+            }
+            // Another round may wait for the ledger, and this start was counted as made now.
+            if is_due {
+                break;
             }
         }
         self.wake.notify_one();
@@ -158,6 +166,7 @@ impl Desk {
         let batch = self.engine.store.claim(&self.lane, room).await?;
         batch.expired.iter().for_each(|left| self.report_expired(left));
         roster.wake_at = batch.wake_at;
+        roster.counts_starts = batch.counts_starts;
         for job in batch.jobs {
             roster.running += 1;
             self.hand_out(roster, job, me, mine);

@@ -75,6 +75,8 @@ pub struct ClaimBatch {
     pub expired: Vec<Left>,
     /// When to ask again if nothing happens before.
     pub wake_at: Option<Time>,
+    /// Whether starts are counted in this lane: then these jobs are begun at once, for they were counted as begun now.
+    pub counts_starts: bool,
 }
 
 /// Names an attempt in its settlement; what it holds is the store's own business.

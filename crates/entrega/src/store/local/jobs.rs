@@ -243,7 +243,8 @@ impl Shared {
             }
             self.forget_starts().await?;
         };
-        if self.cluster.is_some() && !claims.jobs.is_empty() && lane.machine.lock().counts_starts() {
+        let counts_starts = !claims.jobs.is_empty() && lane.machine.lock().counts_starts();
+        if self.cluster.is_some() && counts_starts {
             // Whoever owns the lane next must know of them.
             self.write_starts(lane, decided_at).await?;
         }
@@ -253,7 +254,7 @@ impl Shared {
             self.send(Command::Expire { lane: lane.clone(), expired })?;
         }
         let jobs = self.start_now(lane, &claims.jobs, jobs, decided_at);
-        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at })
+        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at, counts_starts })
     }
 
     /// What was claimed, with its records.
