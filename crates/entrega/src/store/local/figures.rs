@@ -133,6 +133,7 @@ pub(super) async fn keep_showing(shared: Arc<Shared>) {
         if let Err(error) = shared.exchange_figures().await {
             tracing::debug!(errorReason = %error, "Figures of lanes could not be exchanged");
         }
+        shared.look_at_registry().await;
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => {}

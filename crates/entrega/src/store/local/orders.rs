@@ -22,15 +22,16 @@ use super::Shared;
 use super::command::{Change, Command};
 use super::inbox::Entry;
 use super::lanes::{LaneEntry, OwnedLane};
+use super::owners::Cluster;
 use super::reading;
 use super::records;
 use super::tables::ORDERS;
 use crate::store::{ChangeError, StoreError};
 
-/// How long an order may be carried out: a dead owner is replaced by then.
-const LASTS: Duration = Duration::from_secs(10);
-/// How long its answer is waited for beyond that.
+/// How long its answer is waited for beyond the time of an order.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
+/// Answers that nobody fetched are kept for so long.
+const ANSWERS_KEPT: Duration = Duration::from_mins(1);
 /// An answer is looked for this often even if nobody says that it is there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -113,7 +114,7 @@ fn answer_key(until: Time, id: &OrderId) -> String {
 
 /// Answers whose time is over begin with less than this.
 pub(super) fn stale_before(now: Time) -> String {
-    format!("{:015}", (now - LASTS * 6).as_millis())
+    format!("{:015}", (now - ANSWERS_KEPT).as_millis())
 }
 
 impl Receipt {
@@ -156,7 +157,8 @@ impl Asked {
 impl Shared {
     /// Has the owner of a lane do something.
     pub(super) async fn order(&self, lane: &Arc<LaneEntry>, order: Order) -> Result<Answered, StoreError> {
-        let (id, until) = (self.asked.name(self.options.node), self.clock.now() + LASTS);
+        let lasts = self.cluster.as_ref().map_or(Duration::ZERO, Cluster::orders_last);
+        let (id, until) = (self.asked.name(self.options.node), self.clock.now() + lasts);
         let key = answer_key(until, &id);
         let bell = self.asked.wait(&key);
         let answered = self.ask(lane, order, id, until, &key, &bell).await;

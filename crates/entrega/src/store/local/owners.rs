@@ -47,6 +47,8 @@ pub(super) struct Cluster {
     seen: Mutex<BTreeMap<Shard, Seen>>,
     /// Each ownership has a number of its own, also if the ledger forgot an earlier one.
     numbers: AtomicU64,
+    /// So that no two marks of this process are the same.
+    marks: AtomicU64,
     /// A shard may be free.
     pub(super) look: Notify,
     pub(super) signals: Mutex<BTreeSet<String>>,
@@ -74,6 +76,7 @@ impl Cluster {
             holds: Mutex::default(),
             seen: Mutex::default(),
             numbers: AtomicU64::new(0),
+            marks: AtomicU64::new(0),
             look: Notify::new(),
             signals: Mutex::default(),
             has_signals: Notify::new(),
@@ -99,6 +102,11 @@ impl Cluster {
         self.lease + self.lease / 20
     }
 
+    /// How long an order may be carried out: an owner that is gone is replaced by then.
+    pub(super) fn orders_last(&self) -> Duration {
+        self.lease * 5 / 3
+    }
+
     /// A write is under way until this is dropped.
     pub(super) fn asking(&self, now: Time) -> Asking<'_> {
         self.unanswered.store(now.as_micros(), Ordering::Release);
@@ -109,6 +117,11 @@ impl Cluster {
     pub(super) fn is_unsure(&self, now: Time) -> bool {
         let since = self.unanswered.load(Ordering::Acquire);
         since != 0 && now.since(Time::from_micros(since)) > self.lease / UNSURE_AFTER
+    }
+
+    /// What no other mark of this process has.
+    pub(super) fn next_mark(&self) -> u64 {
+        self.marks.fetch_add(1, Ordering::Relaxed)
     }
 
     fn number(&self, node: u64) -> u64 {

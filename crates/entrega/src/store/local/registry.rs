@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
@@ -35,7 +36,12 @@ pub(super) struct Registered {
     endpoints: Endpoints,
     connectors: BTreeMap<String, Arc<StoredConnector>>,
     paused: BTreeSet<LaneName>,
+    /// The mark of the last change that is in here.
+    version: Option<Bytes>,
 }
+
+/// What changes whenever anything else here does, where nodes share the ledger.
+const VERSION_KEY: &str = "version";
 
 impl Registered {
     fn put_key(&mut self, key: Arc<ApiKey>) {
@@ -63,7 +69,8 @@ impl Shared {
         // What is read must not be older than what this node has put meanwhile, or left on its way.
         let _one_at_a_time = self.registering.lock().await;
         self.settled().await.map_err(read_error)?;
-        let mut registered = Registered::default();
+        // Read first: whatever changes from here on gives another.
+        let mut registered = Registered { version: self.registry_version().await?, ..Registered::default() };
         visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
             let key = String::from_utf8_lossy(key);
             if let Err(error) = self.recover_one(&mut registered, &key, value) {
@@ -86,6 +93,29 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// The mark of the last change, as it is in the ledger now.
+    async fn registry_version(&self) -> Result<Option<Bytes>, ReadError> {
+        let mut found = self.ledger.read(REGISTRY, &[Key::Text(VERSION_KEY.into())]).await?;
+        Ok(found.pop().flatten())
+    }
+
+    /// Marks that something here changes, for nodes that do not hear of it.
+    fn mark_change(&self, unit: &mut Unit) {
+        if let Some(cluster) = &self.cluster {
+            let mark = format!("{:016x} {}", self.options.node, cluster.next_mark());
+            unit.put(REGISTRY, Key::Text(VERSION_KEY.into()), mark.into_bytes());
+        }
+    }
+
+    /// Reads everything again if something changed that this node did not hear of.
+    pub(super) async fn look_at_registry(&self) {
+        match self.registry_version().await {
+            Ok(version) if version == self.registered.read().version => {}
+            Ok(_) => self.refresh_registry_or_log().await,
+            Err(error) => tracing::debug!(errorReason = %error, "Whether anything was set up could not be read"),
+        }
     }
 
     pub(super) async fn refresh_registry_or_log(&self) {
@@ -139,7 +169,10 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let _one_at_a_time = self.registering.lock().await;
         let put = self.decide(REGISTRY, key, |_| {
-            Ok(Decided::put(REGISTRY, key, records::encode_json(value), ()).then(then.clone()))
+            let mut unit = Unit::default();
+            unit.put(REGISTRY, Key::Text(key.to_owned()), records::encode_json(value));
+            self.mark_change(&mut unit);
+            Ok(Decided::Write(unit, (), None).then(then.clone()))
         });
         put.await?;
         self.tell("registry".into());
@@ -156,6 +189,7 @@ impl Shared {
         let removed = self.decide(REGISTRY, key, |found| {
             let mut unit = Unit::default();
             unit.remove(REGISTRY, Key::Text(key.to_owned()));
+            self.mark_change(&mut unit);
             Ok(match found {
                 Some(_) => Decided::Write(unit, true, None).then(then.clone()),
                 None => Decided::Leave(false),
@@ -204,6 +238,7 @@ impl Shared {
                 let _one_at_a_time = self.registering.lock().await;
                 let mut unit = Unit::default();
                 unit.put(REGISTRY, Key::Text(key), records::encode_json(&replay));
+                self.mark_change(&mut unit);
                 let then: super::command::Then = Box::new(then);
                 let units = vec![unit];
                 self.write(Change { hold: house, lane: None, units, ended: Vec::new(), then: Some(then) }).await?;
@@ -347,8 +382,10 @@ impl EndpointRegistry for LocalStore {
             }
             let endpoint = Arc::new(endpoint.clone().put_at(self.shared.clock.now()));
             let kept = Arc::clone(&endpoint);
-            let bytes = records::encode_json(&*endpoint);
-            Ok(Decided::put(REGISTRY, &key, bytes, Some(endpoint)).then(move |shared| {
+            let mut unit = Unit::default();
+            unit.put(REGISTRY, Key::Text(key.clone()), records::encode_json(&*endpoint));
+            self.shared.mark_change(&mut unit);
+            Ok(Decided::Write(unit, Some(endpoint), None).then(move |shared| {
                 shared.all_owned().for_each(|lane| lane.apply_throttle(&kept.lane_name(), kept.throttle));
                 shared.registered.write().endpoints.put(kept);
             }))
