@@ -17,7 +17,6 @@ use std::time::Duration;
 use entrega_core::id::JobId;
 use entrega_ledger::Shard;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::MissedTickBehavior;
 
 use super::Shared;
 use super::lanes::{LaneEntry, OwnedLane};
@@ -25,8 +24,6 @@ use super::owners::SIGNALS_MAX;
 
 /// What a busy node has to say gathers for so long.
 const GATHER: Duration = Duration::from_millis(1);
-/// What operators set up is read this often even if nobody says that it has changed.
-const READ_EVERY: Duration = Duration::from_secs(10);
 /// The most jobs that one signal names.
 const ENDED_AT_ONCE: usize = 256;
 
@@ -101,19 +98,13 @@ impl Shared {
     }
 }
 
-/// Hears what all nodes say, and looks now and then for what it may have missed.
+/// Hears what all nodes say.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut signals = shared.ledger.listen();
-    let mut looks = tokio::time::interval(READ_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let heard = tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
-            _ = looks.tick() => {
-                shared.refresh_registry_or_log().await;
-                continue;
-            }
             heard = signals.recv() => heard,
         };
         match heard {
