@@ -73,7 +73,8 @@ pub async fn live_on(house: Arc<House>) {
     let ended = running.await;
     // A ledger that others share may not answer whoever gives back what it owns.
     let is_cut_off = matches!(ended, Ok(Err(RunError::Store(StoreError::Unreachable { .. }))));
-    if !matches!(ended, Ok(Ok(()))) && !(is_cut_off && house.life.is_shared()) {
+    let is_forgiven = is_cut_off && house.life.is_shared();
+    if !matches!(ended, Ok(Ok(()))) && !is_forgiven {
         house.life.world.witness.lock().break_promise("engine_goes_on", format!("it ended with {ended:?}"));
     }
 }

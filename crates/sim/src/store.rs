@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore, WriterOn};
 use entrega::store::{
     ChangeError, ClaimBatch, Endpoint, EndpointOrigin, EndpointRegistry as _, JobFilter, JobStore, JobView, LaneView,
-    NewEntry, Page, Paged, Registry as _, Settlement, StoreError, StoreHealth, Submitted, Swept, TenantSettings,
-    Ticket,
+    NewEntry, NodeView, Page, Paged, Registry as _, Settlement, StoreError, StoreHealth, Submitted, Swept,
+    TenantSettings, Ticket,
 };
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
@@ -74,7 +74,7 @@ impl WatchedStore {
             writer: WriterOn::Task,
             // Ownerships of a node are numbered from its own number on.
             node: world.next_process() << u32::BITS,
-            cluster: world.plan.nodes.as_ref().map(|nodes| ClusterOptions { lease: nodes.lease }),
+            cluster: world.plan.nodes.as_ref().map(|nodes| ClusterOptions { lease: nodes.lease, name: "node".into() }),
             ..LocalOptions::new(lanes.collect())
         };
         let opened = LocalStore::open(ledger.clone(), life.clock.clone(), options).await;
@@ -324,6 +324,10 @@ impl JobStore for WatchedStore {
     async fn lanes(&self) -> Result<Vec<LaneView>, StoreError> {
         self.life.reach().await;
         self.inner.lanes().await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        self.inner.nodes().await
     }
 
     async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {

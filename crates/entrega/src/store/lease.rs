@@ -103,8 +103,10 @@ mod tests {
     async fn work_ends_with_its_lease_and_not_before() {
         let clock = Clock::of_runtime(START);
         let (lease, until) = lease(&clock, 5);
+        // reason: the time of this runtime stands still, and passes at once when all wait.
         assert_eq!(lease.hold(tokio::time::sleep(Duration::from_secs(4))).await, Some(()));
         until.fetch_add(3_000_000, Ordering::Release);
+        // reason: the same.
         assert_eq!(lease.hold(tokio::time::sleep(Duration::from_secs(9))).await, None);
         assert_eq!(clock.now(), START + Duration::from_secs(8), "moved on by a beat");
         assert!(lease.is_over());
@@ -131,6 +133,7 @@ mod tests {
         let clock = Clock::of_runtime(START);
         let (lease, _) = lease(&clock, 3600);
         let losing = async {
+            // reason: the time of this runtime stands still, and passes at once when all wait.
             tokio::time::sleep(Duration::from_millis(10)).await;
             lease.lose();
         };

@@ -5,7 +5,7 @@
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
-//! - `view`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - `view`, `node`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: the store over a ledger, which one process has to itself or nodes share; `lease`: how long an owner may act
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
@@ -16,6 +16,7 @@ mod export;
 mod lease;
 pub mod local;
 mod mail;
+mod node;
 mod paging;
 mod records;
 mod view;
@@ -40,6 +41,7 @@ pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::lease::Lease;
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
+pub use self::node::{HandOver, NodeView, OwnedShard};
 use self::view::Held;
 pub use self::view::*;
 

@@ -185,11 +185,10 @@ impl Draft {
     pub(super) fn pending(&self, table: Table, id: JobId) -> Option<&[u8]> {
         let key = id_key(id);
         let units = self.parts.iter().flatten().flat_map(|part| &part.units);
-        let ops = units.flat_map(|unit| &unit.ops).filter_map(|op| match op {
+        units.rev().flat_map(|unit| unit.ops.iter().rev()).find_map(|op| match op {
             Op::Put(at, of, bytes) if *at == table && *of == key => Some(&**bytes),
             _ => None,
-        });
-        ops.last()
+        })
     }
 
     /// Its parts, those first that must be written.

@@ -290,18 +290,28 @@ impl Shared {
         let steady = cluster.nodes.steady(now, cluster);
         let known = cluster.nodes.known.lock();
         let mine = known.get(&self.options.node).map(|mine| mine.row.policies);
-        let view = |(node, Known { row, since }): (&u64, &Known)| NodeView {
-            id: format!("{node:016x}"),
-            name: row.name.clone(),
-            version: row.version.clone(),
-            started_at: row.started_at,
-            seen_at: *since,
-            is_alive: Nodes::is_alive(&Known { row: row.clone(), since: *since }, now, cluster.patience()),
-            is_steady: steady.contains(node),
-            is_this: *node == self.options.node,
-            has_other_policies: Some(row.policies) != mine,
-            owns: row.owns.iter().map(|(shard, since)| OwnedShard { shard: shard.clone(), since: *since }).collect(),
-            last_hand_over: row.last.clone().map(|(shard, to, at)| HandOver { shard, to: format!("{to:016x}"), at }),
+        let view = |(node, one): (&u64, &Known)| {
+            let Known { row, since } = one;
+            let is_alive = Nodes::is_alive(one, now, cluster.patience());
+            // What a node that is gone owned, others have or are about to.
+            let owns = row.owns.iter().filter(|_| is_alive);
+            NodeView {
+                id: format!("{node:016x}"),
+                name: row.name.clone(),
+                version: row.version.clone(),
+                started_at: row.started_at,
+                seen_at: *since,
+                is_alive,
+                is_steady: steady.contains(node),
+                is_this: *node == self.options.node,
+                has_other_policies: Some(row.policies) != mine,
+                owns: owns.map(|(shard, since)| OwnedShard { shard: shard.clone(), since: *since }).collect(),
+                last_hand_over: row.last.clone().map(|(shard, to, at)| HandOver {
+                    shard,
+                    to: format!("{to:016x}"),
+                    at,
+                }),
+            }
         };
         known.iter().map(view).collect()
     }

@@ -56,7 +56,7 @@ impl Shared {
             }
             self.take_by_lane(by_lane, &jobs, &mut answers).await?;
         }
-        if answers.iter().any(|answer| *answer == Some(Submitted::Unsaved(StoreError::MemoryFull))) {
+        if answers.contains(&Some(Submitted::Unsaved(StoreError::MemoryFull))) {
             self.rejected.fetch_add(1, Ordering::Relaxed);
         }
         let unsaved = || Submitted::Unsaved(StoreError::Unreachable { reason: "others were always faster".into() });
