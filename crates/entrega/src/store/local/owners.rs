@@ -181,8 +181,10 @@ impl Shared {
         patiently(|| async { Ok(self.beat(true).await?) }).await?;
         tokio::spawn(hear::listen(self.clone()));
         tokio::spawn(hear::speak(self.clone()));
+        // Before anything is loaded: what takes longer than a lease would be lost over it, and taken again, without end.
+        tokio::spawn(keep_beating(self.clone()));
         patiently(|| async { Ok(self.look_at_all().await?) }).await?;
-        tokio::spawn(keep_owning(self.clone()));
+        tokio::spawn(keep_looking(self.clone()));
         tokio::spawn(figures::keep_showing(self.clone()));
         Ok(())
     }
@@ -377,11 +379,10 @@ impl Shared {
     }
 }
 
-/// Shows signs of life, and looks at what others own, until the store ends.
-async fn keep_owning(shared: Arc<Shared>) {
+/// Shows signs of life until the store ends.
+async fn keep_beating(shared: Arc<Shared>) {
     let Some(cluster) = &shared.cluster else { return };
     let every = cluster.lease / BEATS_IN_A_LEASE;
-    let looking = tokio::spawn(keep_looking(shared.clone(), every));
     while !shared.stop.is_cancelled() {
         tokio::select! {
             biased;
@@ -397,12 +398,12 @@ async fn keep_owning(shared: Arc<Shared>) {
             Ok(()) => {}
         }
     }
-    looking.abort();
 }
 
 /// Looks at what others own. Loading what was taken must not keep anybody from showing signs of life.
-async fn keep_looking(shared: Arc<Shared>, every: Duration) {
+async fn keep_looking(shared: Arc<Shared>) {
     let Some(cluster) = &shared.cluster else { return };
+    let every = cluster.lease / BEATS_IN_A_LEASE;
     while !shared.stop.is_cancelled() && !shared.is_failed() {
         drop(tokio::time::timeout(every, cluster.look.notified()).await);
         match shared.look_at_all().await {
