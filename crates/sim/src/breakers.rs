@@ -36,8 +36,8 @@ impl Breakers {
         self.by_lane.remove(lane);
     }
 
-    /// An attempt told something.
-    pub fn learned(&mut self, now: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
+    /// An attempt told something, which its gate heard between two moments.
+    pub fn learned(&mut self, now: Time, asked_at: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
         let Some((breaker, Scope::Lane)) = &policy.breaker else { return };
         let health = self.by_lane.entry(lane.clone()).or_default();
         match lesson {
@@ -46,7 +46,7 @@ impl Breakers {
             Lesson::Nothing | Lesson::Apart | Lesson::Unused => {}
         }
         if health.open.is_none() && health.failures >= breaker.failures {
-            health.open = Some((now, now + breaker.open));
+            health.open = Some((now, asked_at + breaker.open));
         }
     }
 

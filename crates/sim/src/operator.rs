@@ -71,7 +71,8 @@ async fn pause(life: &Life, store: &WatchedStore, lane: &LaneName) {
         let mut witness = life.world.witness.lock();
         witness.troubles.paused += 1;
         witness.note(life.clock.now(), format_args!("paused {lane}"));
-        witness.orders.paused(lane);
+        let now = life.clock.now();
+        witness.orders.paused(now, lane);
     }
 }
 
@@ -86,7 +87,13 @@ async fn resume(life: &Life, store: &WatchedStore, lane: &LaneName) {
 async fn cancel(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
     let Some(id) = pick(life, open) else { return };
-    let answer = insist(life, || store.cancel(id, "an operator said so")).await;
+    let answer = insist(life, || async {
+        let reason = reason(life, "an operator said so");
+        let cancelled = store.cancel(id, &reason).await;
+        note_expired(life, &reason, cancelled.as_ref().err());
+        cancelled
+    });
+    let answer = answer.await;
     // An answer is worth what is left of it after a crash.
     life.hurry_crash(2);
     let mut witness = life.world.witness.lock();
@@ -108,7 +115,13 @@ async fn cancel(life: &Life, store: &WatchedStore) {
 async fn discard(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.dead.values().filter(|it| it.status.is_open()).map(|it| it.job_id).collect();
     let Some(id) = pick(life, open) else { return };
-    let answer = insist(life, || store.discard(id, "an operator gave it up")).await;
+    let answer = insist(life, || async {
+        let reason = reason(life, "an operator gave it up");
+        let discarded = store.discard(id, &reason).await;
+        note_expired(life, &reason, discarded.as_ref().err());
+        discarded
+    });
+    let answer = answer.await;
     // An answer is worth what is left of it after a crash.
     life.hurry_crash(2);
     let mut witness = life.world.witness.lock();
@@ -119,6 +132,23 @@ async fn discard(life: &Life, store: &WatchedStore) {
             witness.orders.discarded(id);
         }
         None => witness.troubles.not_discarded += 1,
+    }
+}
+
+/// A reason that nobody gave before.
+fn reason(life: &Life, why: &str) -> String {
+    format!("{why} ({})", life.world.next_ticket())
+}
+
+/// Whoever is told that an order was not carried out, and will not be, holds the store to it.
+fn note_expired(life: &Life, reason: &str, error: Option<&ChangeError>) {
+    if let Some(ChangeError::Store(StoreError::Unreachable { reason: why })) = error
+        && why.contains("will not be")
+    {
+        let mut witness = life.world.witness.lock();
+        witness.troubles.expired_orders += 1;
+        witness.note(life.clock.now(), format_args!("not carried out: {reason}"));
+        witness.orders.expired(reason);
     }
 }
 
@@ -180,9 +210,7 @@ pub async fn help(life: &Life, store: &WatchedStore, replay: &str, rate_per_sec:
         skipped: 0,
         cursor: None,
     };
-    if let Err(error) = store.put_replay(replay).await {
-        life.world.witness.lock().break_promise("engine_goes_on", format!("no replay: {error}"));
-    }
+    insist(life, || async { Ok(store.put_replay(replay.clone()).await?) }).await;
 }
 
 /// Lets every blocked job go on; says how many were.

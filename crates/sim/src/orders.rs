@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
+use entrega_core::time::Time;
 
 use crate::disk::Disk;
 use crate::witness::Broken;
@@ -14,7 +15,10 @@ use crate::witness::Broken;
 /// What operators were told is so.
 #[derive(Debug, Default)]
 pub struct Orders {
-    paused: BTreeSet<LaneName>,
+    /// Since when.
+    paused: BTreeMap<LaneName, Time>,
+    /// Reasons of orders of which operators were told that they were not carried out, and will not be.
+    expired: BTreeSet<String>,
     /// With the generation that was cancelled: a replay that was cancelled is a dead letter, and may be replayed again.
     cancelled: BTreeMap<JobId, u8>,
     discarded: BTreeSet<JobId>,
@@ -22,8 +26,21 @@ pub struct Orders {
 
 impl Orders {
     /// An operator was told that the lane stands still.
-    pub fn paused(&mut self, lane: &LaneName) {
-        self.paused.insert(lane.clone());
+    pub fn paused(&mut self, now: Time, lane: &LaneName) {
+        self.paused.insert(lane.clone(), now);
+    }
+
+    /// An operator was told that what it asked for with this reason does not happen.
+    pub fn expired(&mut self, reason: &str) {
+        self.expired.insert(reason.to_owned());
+    }
+
+    /// Whether something may have this reason.
+    pub fn check_reason(&self, reason: Option<&str>) -> Result<(), Broken> {
+        match reason.and_then(|reason| self.expired.iter().find(|expired| reason.contains(expired.as_str()))) {
+            Some(_) => Err(("orders_expire", "is done although its operator was told that it is not".into())),
+            None => Ok(()),
+        }
     }
 
     /// An operator asks for the lane to go on: from now on it may, whenever it is told.
@@ -71,9 +88,10 @@ impl Orders {
         Ok(())
     }
 
-    /// Whether a job may leave its lane. What had left it before the pause runs on.
-    pub fn check_claim(&self, lane: &LaneName, id: JobId, generation: u8) -> Result<(), Broken> {
-        match self.paused.contains(lane) {
+    /// Whether a job may leave its lane; what was said before a moment must have been heard by then. What had left it
+    /// before the pause runs on.
+    pub fn check_claim(&self, before: Time, lane: &LaneName, id: JobId, generation: u8) -> Result<(), Broken> {
+        match self.paused.get(lane).is_some_and(|since| *since <= before) {
             true => Err(("pause_holds", format!("is claimed while {lane} is paused"))),
             false => self.check_start(id, generation),
         }

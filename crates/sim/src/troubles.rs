@@ -65,11 +65,13 @@ pub struct Troubles {
     pub signals_lost: u32,
     /// Attempts that were cut off because a lease was over.
     pub given_back: u32,
+    /// Orders that no node took in time.
+    pub expired_orders: u32,
 }
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 31] {
+    pub fn all(&self) -> [(&'static str, u32); 32] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -102,6 +104,7 @@ impl Troubles {
             ("a call that is cut off", self.cut_off),
             ("a lost signal", self.signals_lost),
             ("an attempt cut off", self.given_back),
+            ("an order not carried out", self.expired_orders),
         ]
     }
 
@@ -138,5 +141,6 @@ impl Troubles {
         self.cut_off += other.cut_off;
         self.signals_lost += other.signals_lost;
         self.given_back += other.given_back;
+        self.expired_orders += other.expired_orders;
     }
 }

@@ -171,7 +171,8 @@ impl Witness {
                     }
                     let seen = self.jobs.get(&dead.job_id);
                     let is_on_its_way = seen.is_some_and(|seen| !matches!(seen.place, Place::Ended { .. }));
-                    let checked = self.orders.check_letter(dead, is_on_its_way);
+                    let checked = (self.orders.check_letter(dead, is_on_its_way))
+                        .and_then(|()| self.orders.check_reason(dead.discard_reason.as_deref()));
                     self.judge(checked.map_err(|(checker, why)| (checker, format!("{} {why}", dead.job_id))));
                 }
                 Change::Replay(run) => self.replay_durable(now, run, disk),
@@ -235,6 +236,10 @@ impl Witness {
         {
             self.break_promise("ends_have_reasons", format!("{id} is {state} without a reason"));
         }
+        if let Place::Ended { reason, .. } = &record.place {
+            let checked = self.orders.check_reason(reason.as_deref());
+            self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
+        }
         let Some(seen) = self.jobs.get(&id).cloned() else {
             self.jobs.insert(id, Seen::new(record));
             let key = record.job.idempotency_key.iter().map(|key| (record.job.tenant.clone(), key.clone()));
@@ -282,7 +287,7 @@ impl Witness {
                 continue;
             };
             let moment = self.drift.moment(now);
-            let checked = (self.orders.check_claim(lane, id, job.generation))
+            let checked = (self.orders.check_claim(self.heard_before(by), lane, id, job.generation))
                 .and_then(|()| seen.may_go(now, job, &policy))
                 .and_then(|()| self.hands.claimed(moment, by.node, job, &policy))
                 .and_then(|()| self.check_gates(now, by, job));
@@ -390,7 +395,7 @@ impl Witness {
     /// An attempt told something about its destination.
     pub fn learned(&mut self, now: Time, lane: &LaneName, lesson: Lesson) {
         let policy = self.plan.lanes[lane].clone();
-        self.breakers.learned(now, lane, &policy, lesson);
+        self.breakers.learned(now, now, lane, &policy, lesson);
     }
 
     /// A destination is called.

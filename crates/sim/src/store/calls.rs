@@ -111,10 +111,11 @@ impl GateKeeper for WatchedStore {
             Lesson::Slower(Some(_)) if self.has(Bug::GateImpatient) => Lesson::Slower(None),
             heard => heard,
         };
+        let asked_at = self.life.clock.now();
         if !self.has(Bug::GateDeaf) {
             self.inner.learn(&self.bent_gate(gate), heard, took).await?;
         }
-        self.life.world.witness.lock().gate_learned(self.life.clock.now(), gate, lesson);
+        self.life.world.witness.lock().gate_learned(self.life.clock.now(), asked_at, gate, lesson);
         Ok(())
     }
 }

@@ -24,14 +24,13 @@ impl Witness {
     }
 
     /// A call told something about the API.
-    pub fn gate_learned(&mut self, now: Time, gate: &GateName, lesson: Lesson) {
-        self.breakers.learned(now, &gate.name, &gate.policy, lesson);
+    pub fn gate_learned(&mut self, now: Time, asked_at: Time, gate: &GateName, lesson: Lesson) {
+        self.breakers.learned(now, asked_at, &gate.name, &gate.policy, lesson);
         // What holds nothing at all remembers nothing either.
         if let Lesson::Slower(Some(pause)) = lesson
             && (gate.policy.throttle.is_some() || gate.policy.breaker.is_some())
         {
-            let moment = self.drift.moment(now);
-            self.passes.paused(moment, moment + pause);
+            self.passes.paused(self.drift.moment(now), self.drift.moment(asked_at) + pause);
         }
     }
 

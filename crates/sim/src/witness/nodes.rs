@@ -2,6 +2,7 @@
 //! Invariant: knows what the ledger answered; the nodes are not asked.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use entrega::store::Ticket;
 use entrega_core::name::LaneName;
@@ -45,7 +46,18 @@ impl Owners {
     }
 }
 
+/// How long it may take until all nodes know what an operator said to one, though signals are lost.
+const HEARD_WITHIN: Duration = Duration::from_secs(4);
+
 impl Witness {
+    /// What was said before this, whoever claims must have heard.
+    pub(super) fn heard_before(&self, by: By) -> Time {
+        match &self.plan.nodes {
+            Some(_) => by.asked_at - HEARD_WITHIN,
+            None => by.asked_at,
+        }
+    }
+
     /// A node opened its store, while others may live.
     pub fn joined(&mut self, now: Time, disk: &Disk) {
         self.note(now, format_args!("joins with {} jobs", disk.waiting().count()));
