@@ -203,13 +203,14 @@ impl Shared {
         if is_first {
             cluster.started_at.store(asked_at.as_micros(), Ordering::Relaxed);
         }
-        cluster.until.fetch_max((asked_at + cluster.lease).as_micros(), Ordering::AcqRel);
+        // What is lost is left before the lease of the rest goes on: it is one for all.
         for ((shard, token), stands) in held.iter().zip(beats.standing) {
             if !stands {
                 tracing::warn!(shard = %shard, "Another node owns this now; what was known of it is forgotten");
                 self.leave(shard, *token);
             }
         }
+        cluster.until.fetch_max((asked_at + cluster.lease).as_micros(), Ordering::AcqRel);
         Ok(())
     }
 
