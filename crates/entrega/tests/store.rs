@@ -1,7 +1,7 @@
 //! Conformance of the stores: one suite of scenarios that every store passes, and what only one of them promises.
 //!
 //! # Layout
-//! - `fixture`: the world of a scenario; `worlds`: one line per store
+//! - `fixture`: the world of a scenario; `worlds`: one line per store; `two_nodes`: one that owns, and one that is asked
 //! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes;
 //!   `passing`: jobs that go past an open breaker
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
@@ -38,6 +38,7 @@ mod store {
     mod restart;
     mod retrying;
     mod sweeping;
+    mod two_nodes;
     mod worlds;
     mod writing;
 }

@@ -11,6 +11,7 @@ use entrega_ledger::redis::RedisOptions;
 use entrega_ledger::{HeapLedger, Ledger, LsmLedger, RedisLedger};
 
 use super::fixture::{Making, RETENTION, Setup, World};
+use super::two_nodes::TwoNodes;
 use crate::redis;
 
 /// One test per scenario, each against a fresh store.
@@ -220,6 +221,9 @@ mod embedded {
 mod over_redis {
     exercise!(crate::store::worlds::over_redis);
 }
+mod asked_of_another_node {
+    exercise!(crate::store::worlds::asked_of_another_node);
+}
 
 fn in_memory(setup: Setup) -> Making {
     Box::pin(async move {
@@ -242,6 +246,19 @@ fn over_redis(setup: Setup) -> Making {
             return None;
         }
         Some(World { store: open_node(redis::prefix(), &setup).await, dir: None })
+    })
+}
+
+/// Two nodes on a server: one owns every lane, and the other is asked.
+fn asked_of_another_node(setup: Setup) -> Making {
+    Box::pin(async move {
+        if redis::is_left_out() {
+            return None;
+        }
+        let prefix = redis::prefix();
+        let owner = open_node(prefix.clone(), &setup).await;
+        let other = open_node(prefix, &setup).await;
+        Some(World { store: Arc::new(TwoNodes { owner, other }), dir: None })
     })
 }
 
