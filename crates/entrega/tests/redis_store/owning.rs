@@ -93,6 +93,35 @@ async fn hand_in(node: &Fixture, count: usize) -> Vec<(JobId, u32)> {
     ids
 }
 
+/// Whoever stands by sees an owner that has not moved for long. It could not, and that says nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_of_the_ledger_ages_nobody() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let world = World::by_server(redis::shared());
+        let ledgers = [Stoppable::over(world.ledger().await), Stoppable::over(world.ledger().await)];
+        let owner = world.node_over(ledgers[0].clone()).await;
+        let other = world.node_over(ledgers[1].clone()).await;
+        let id = owner.add("http", "acme").await;
+        let epoch = world.epoch(redis::shared(), "http");
+        // reason: whoever stands by must have looked before the outage begins
+        tokio::time::sleep(LEASE).await;
+        ledgers.iter().for_each(|ledger| ledger.cut_off());
+        // reason: how long the outage lasts is what is tested
+        tokio::time::sleep(2 * LEASE).await;
+        assert!(owner.claim_ids("http").await.is_empty(), "its lease is over by its own clock");
+        ledgers[1].go_on();
+        // reason: the owner comes back a little later than the other
+        tokio::time::sleep(LEASE / 2).await;
+        ledgers[0].go_on();
+        assert_eq!(claims(&owner, "http", TAKEN_OVER_WITHIN).await.job.id, id);
+        assert_eq!(world.epoch(redis::shared(), "http"), epoch, "nobody took it in between");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_releases_another_owns_within_a_second() {
     if redis::is_left_out() {
