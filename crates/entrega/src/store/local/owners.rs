@@ -28,6 +28,8 @@ const BEATS_IN_A_LEASE: u32 = 6;
 const LOOKS_MIN: u32 = 3;
 /// In this part of a lease a write must be answered, or nothing more is started.
 const UNSURE_AFTER: u32 = 3;
+/// Whoever gave an order waits no longer.
+const ORDERS_LAST_MAX: Duration = Duration::from_secs(10);
 /// Signals that wait to be sent; more are lost, which costs a delay.
 pub(super) const SIGNALS_MAX: usize = 10_000;
 
@@ -43,6 +45,8 @@ pub(super) struct Cluster {
     unanswered: AtomicU64,
     /// Everything this node owns, loaded or not.
     holds: Mutex<BTreeMap<Shard, Arc<Hold>>>,
+    /// When a look was last not answered, in microseconds.
+    unanswered_at: AtomicU64,
     /// What was seen of other owners.
     seen: Mutex<BTreeMap<Shard, Seen>>,
     /// Each ownership has a number of its own, also if the ledger forgot an earlier one.
@@ -74,6 +78,7 @@ impl Cluster {
             until: Arc::new(AtomicU64::new(now.as_micros())),
             unanswered: AtomicU64::new(0),
             holds: Mutex::default(),
+            unanswered_at: AtomicU64::new(0),
             seen: Mutex::default(),
             numbers: AtomicU64::new(0),
             marks: AtomicU64::new(0),
@@ -102,9 +107,9 @@ impl Cluster {
         self.lease + self.lease / 20
     }
 
-    /// How long an order may be carried out: an owner that is gone is replaced by then.
+    /// How long an order may be carried out: an owner that is gone is replaced by then, if its lease is not a long one.
     pub(super) fn orders_last(&self) -> Duration {
-        self.lease * 5 / 3
+        (self.lease * 5 / 3).min(ORDERS_LAST_MAX)
     }
 
     /// A write is under way until this is dropped.
@@ -138,6 +143,11 @@ impl Cluster {
         let seen = *self.seen.lock().get(shard)?;
         // Whoever should have it is given a moment more.
         let turn = if self.nodes.is_anothers(now, self, shard, node) { self.lease / 10 } else { Duration::ZERO };
+        // After an outage an owner has to find the ledger again before it can show that it lives.
+        let outage = Time::from_micros(self.unanswered_at.load(Ordering::Relaxed));
+        if now.since(outage) < self.patience() * 2 {
+            return None;
+        }
         let is_silent = seen.looks >= LOOKS_MIN && now.since(seen.since) >= self.patience() + turn;
         is_silent.then_some((seen.token, seen.beat))
     }
@@ -410,7 +420,10 @@ async fn keep_looking(shared: Arc<Shared>) {
         match shared.look_at_all().await {
             Err(error @ LedgerError::Broken { .. }) => shared.fail(error.to_string()),
             // What was seen before an outage says nothing: its owner could not show that it lives.
-            Err(_) => cluster.seen.lock().clear(),
+            Err(_) => {
+                cluster.seen.lock().clear();
+                cluster.unanswered_at.store(shared.clock.now().as_micros(), Ordering::Relaxed);
+            }
             Ok(()) => {}
         }
     }
