@@ -41,15 +41,6 @@ impl TwoNodes {
     }
 }
 
-/// Passes verbs on to one of the two.
-macro_rules! pass_on {
-    ($to:ident: $(async fn $verb:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
-        $(async fn $verb(&self, $($arg: $type),*) -> $answer {
-            self.$to.$verb($($arg),*).await
-        })+
-    };
-}
-
 #[async_trait]
 impl JobStore for TwoNodes {
     async fn take(&self, jobs: Vec<NewEntry>) -> Result<Vec<Submitted>, StoreError> {
@@ -79,37 +70,91 @@ impl JobStore for TwoNodes {
         self.owner.failed().await
     }
 
-    pass_on! { owner:
-        async fn claim(lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
-        async fn settle(lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError>;
-        async fn flush() -> Result<(), StoreError>;
-        async fn release() -> Result<(), StoreError>;
-        async fn job(id: JobId) -> Result<Option<JobView>, StoreError>;
-        async fn jobs(filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError>;
-        async fn lanes() -> Result<Vec<LaneView>, StoreError>;
-        async fn nodes() -> Result<Vec<NodeView>, StoreError>;
-        async fn set_paused(lane: &LaneName, paused: bool) -> Result<(), StoreError>;
-        async fn sweep() -> Result<Swept, StoreError>;
+    async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {
+        self.owner.claim(lane, max).await
     }
 
-    pass_on! { other:
-        async fn job_once(tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError>;
-        async fn cancel(id: JobId, reason: &str) -> Result<JobView, ChangeError>;
-        async fn unblock(id: JobId) -> Result<(), ChangeError>;
-        async fn ended(id: JobId) -> Result<(), StoreError>;
-        async fn explain(id: JobId) -> Result<Option<Explanation>, StoreError>;
+    async fn settle(&self, lane: &LaneName, settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        self.owner.settle(lane, settlements).await
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        self.owner.flush().await
+    }
+
+    async fn release(&self) -> Result<(), StoreError> {
+        self.owner.release().await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<JobView>, StoreError> {
+        self.owner.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
+        self.owner.jobs(filter, page).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneView>, StoreError> {
+        self.owner.lanes().await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        self.owner.nodes().await
+    }
+
+    async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
+        self.owner.set_paused(lane, paused).await
+    }
+
+    async fn sweep(&self) -> Result<Swept, StoreError> {
+        self.owner.sweep().await
+    }
+
+    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
+        self.other.job_once(tenant, key).await
+    }
+
+    async fn cancel(&self, id: JobId, reason: &str) -> Result<JobView, ChangeError> {
+        self.other.cancel(id, reason).await
+    }
+
+    async fn unblock(&self, id: JobId) -> Result<(), ChangeError> {
+        self.other.unblock(id).await
+    }
+
+    async fn ended(&self, id: JobId) -> Result<(), StoreError> {
+        self.other.ended(id).await
+    }
+
+    async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError> {
+        self.other.explain(id).await
     }
 }
 
 #[async_trait]
 impl DeadLetterStore for TwoNodes {
-    pass_on! { other:
-        async fn dead_letter(id: JobId) -> Result<Option<DeadLetter>, StoreError>;
-        async fn dead_letters(filter: &DeadLetterFilter, page: Page<DeadLetterCursor>)
-            -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError>;
-        async fn dead_letter_counts(by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError>;
-        async fn replay(id: JobId) -> Result<(), ChangeError>;
-        async fn discard(id: JobId, reason: &str) -> Result<(), ChangeError>;
+    async fn dead_letter(&self, id: JobId) -> Result<Option<DeadLetter>, StoreError> {
+        self.other.dead_letter(id).await
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        page: Page<DeadLetterCursor>,
+    ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError> {
+        self.other.dead_letters(filter, page).await
+    }
+
+    async fn dead_letter_counts(&self, by: CountBy, tenant: Option<&TenantName>) -> Result<Vec<Count>, StoreError> {
+        self.other.dead_letter_counts(by, tenant).await
+    }
+
+    async fn replay(&self, id: JobId) -> Result<(), ChangeError> {
+        self.other.replay(id).await
+    }
+
+    async fn discard(&self, id: JobId, reason: &str) -> Result<(), ChangeError> {
+        self.other.discard(id, reason).await
     }
 }
 
@@ -119,19 +164,40 @@ impl Registry for TwoNodes {
         self.owner.key_by_hash(hash)
     }
 
-    pass_on! { owner:
-        async fn put_key(key: ApiKey) -> Result<(), StoreError>;
-        async fn remove_key(id: &str) -> Result<bool, StoreError>;
-        async fn keys() -> Result<Vec<ApiKey>, StoreError>;
-        async fn put_tenant(tenant: TenantSettings) -> Result<(), StoreError>;
-        async fn put_replay(replay: ReplayRun) -> Result<(), StoreError>;
-        async fn replay_run(id: &str) -> Result<Option<ReplayRun>, StoreError>;
-        async fn replay_runs() -> Result<Vec<ReplayRun>, StoreError>;
-        async fn replays_to_carry_on() -> Result<Vec<ReplayRun>, StoreError>;
+    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.owner.put_key(key).await
     }
 
-    pass_on! { other:
-        async fn tenants() -> Result<Vec<TenantView>, StoreError>;
+    async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.owner.remove_key(id).await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.owner.keys().await
+    }
+
+    async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
+        self.owner.put_tenant(tenant).await
+    }
+
+    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
+        self.owner.put_replay(replay).await
+    }
+
+    async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {
+        self.owner.replay_run(id).await
+    }
+
+    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        self.owner.replay_runs().await
+    }
+
+    async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
+        self.owner.replays_to_carry_on().await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
+        self.other.tenants().await
     }
 }
 
@@ -149,9 +215,12 @@ impl EndpointRegistry for TwoNodes {
         self.owner.endpoints()
     }
 
-    pass_on! { owner:
-        async fn put_endpoint(endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError>;
-        async fn remove_endpoint(tenant: &TenantName, name: &str) -> Result<bool, StoreError>;
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<Arc<Endpoint>, PutEndpointError> {
+        self.owner.put_endpoint(endpoint).await
+    }
+
+    async fn remove_endpoint(&self, tenant: &TenantName, name: &str) -> Result<bool, StoreError> {
+        self.owner.remove_endpoint(tenant, name).await
     }
 }
 
@@ -165,59 +234,96 @@ impl ConnectorRegistry for TwoNodes {
         self.owner.connectors()
     }
 
-    pass_on! { owner:
-        async fn put_connector(connector: StoredConnector) -> Result<(), StoreError>;
-        async fn remove_connector(id: &str) -> Result<bool, StoreError>;
+    async fn put_connector(&self, connector: StoredConnector) -> Result<(), StoreError> {
+        self.owner.put_connector(connector).await
+    }
+
+    async fn remove_connector(&self, id: &str) -> Result<bool, StoreError> {
+        self.owner.remove_connector(id).await
     }
 }
 
 #[async_trait]
 impl MailRegistry for TwoNodes {
-    pass_on! { other:
-        async fn suppress(suppression: Suppression) -> Result<(), StoreError>;
-        async fn unsuppress(tenant: &TenantName, address: &str) -> Result<bool, StoreError>;
-        async fn suppressed(tenant: &TenantName, addresses: &[&str]) -> Result<Vec<Option<Suppression>>, StoreError>;
-        async fn note_feedback(id: JobId, feedback: Feedback) -> Result<(), StoreError>;
+    async fn suppress(&self, suppression: Suppression) -> Result<(), StoreError> {
+        self.other.suppress(suppression).await
     }
 
-    pass_on! { owner:
-        async fn suppressions(tenant: &TenantName, page: Page<String>) -> Result<Paged<Suppression, String>, StoreError>;
-        async fn feedback(ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError>;
+    async fn unsuppress(&self, tenant: &TenantName, address: &str) -> Result<bool, StoreError> {
+        self.other.unsuppress(tenant, address).await
+    }
+
+    async fn suppressed(
+        &self,
+        tenant: &TenantName,
+        addresses: &[&str],
+    ) -> Result<Vec<Option<Suppression>>, StoreError> {
+        self.other.suppressed(tenant, addresses).await
+    }
+
+    async fn note_feedback(&self, id: JobId, feedback: Feedback) -> Result<(), StoreError> {
+        self.other.note_feedback(id, feedback).await
+    }
+
+    async fn suppressions(
+        &self,
+        tenant: &TenantName,
+        page: Page<String>,
+    ) -> Result<Paged<Suppression, String>, StoreError> {
+        self.owner.suppressions(tenant, page).await
+    }
+
+    async fn feedback(&self, ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError> {
+        self.owner.feedback(ids).await
     }
 }
 
 #[async_trait]
 impl AnswerCache for TwoNodes {
-    pass_on! { other:
-        async fn cached(key: &str) -> Result<Option<StoredAnswer>, StoreError>;
-        async fn begin_call(key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError>;
+    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
+        self.other.cached(key).await
     }
 
-    pass_on! { owner:
-        async fn cache(key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError>;
-        async fn end_call(key: &str, caller: JobId) -> Result<(), StoreError>;
+    async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
+        self.other.begin_call(key, caller, lasts).await
+    }
+
+    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
+        self.owner.cache(key, answer, keep).await
+    }
+
+    async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError> {
+        self.owner.end_call(key, caller).await
     }
 }
 
 #[async_trait]
 impl GateKeeper for TwoNodes {
-    pass_on! { other:
-        async fn pass(gate: &GateName) -> Result<Passing, StoreError>;
-        async fn learn(gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError>;
+    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        self.other.pass(gate).await
     }
 
-    pass_on! { owner:
-        async fn pass_anyway(gate: &GateName) -> Result<Passing, StoreError>;
+    async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {
+        self.other.learn(gate, lesson, took).await
+    }
+
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+        self.owner.pass_anyway(gate).await
     }
 }
 
 #[async_trait]
 impl RequestLog for TwoNodes {
-    pass_on! { other:
-        async fn begin_request(tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError>;
+    async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError> {
+        self.other.begin_request(tenant, request, runs_until).await
     }
 
-    pass_on! { owner:
-        async fn end_request(tenant: &TenantName, request: &Once, answer: Option<Vec<u8>>) -> Result<(), StoreError>;
+    async fn end_request(
+        &self,
+        tenant: &TenantName,
+        request: &Once,
+        answer: Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        self.owner.end_request(tenant, request, answer).await
     }
 }
