@@ -105,6 +105,13 @@ impl Ledger {
         self.entries.lock().accepted.len().saturating_sub(destination.jobs())
     }
 
+    /// How many accepted jobs have not arrived.
+    pub fn missing(&self, destination: &Destination) -> usize {
+        let entries = self.entries.lock();
+        let arrived = entries.arrived(destination);
+        entries.accepted.keys().filter(|number| !arrived.contains_key(number)).count()
+    }
+
     /// Checks the books once everything has drained. So many attempts at most may be repeated after one kill.
     pub fn check(&self, destination: &Destination, repeats_max: usize) -> Balance {
         let entries = self.entries.lock();

@@ -106,8 +106,14 @@ impl World {
         }
     }
 
-    /// Waits until nothing waits or runs any more, as every node sees it, and nothing gave up.
+    /// Waits until everything has arrived, nothing waits or runs any more, as every node sees it, and nothing gave up. What
+    /// nodes see of a lane that another owns is what its owner last showed: that alone would be no proof.
     pub async fn drain(&self) {
+        let has_arrived = async || match self.ledger.missing(&self.destination) {
+            0 => Ok(()),
+            missing => Err(format!("{missing} accepted jobs have not arrived")),
+        };
+        eventually(EMPTY_WITHIN, "everything accepted has arrived", has_arrived).await;
         for node in self.living() {
             let is_ready = async || match node.call("GET", "/health/ready", &Value::Null).await {
                 Ok(answer) if answer.status == 200 => Ok(()),

@@ -103,7 +103,7 @@ async fn an_outage_of_the_ledger_ages_nobody() {
         let world = World::by_server(redis::shared());
         let ledgers = [Stoppable::over(world.ledger().await), Stoppable::over(world.ledger().await)];
         let owner = world.node_over(ledgers[0].clone()).await;
-        let other = world.node_over(ledgers[1].clone()).await;
+        let _other = world.node_over(ledgers[1].clone()).await;
         let id = owner.add("http", "acme").await;
         let epoch = world.epoch(redis::shared(), "http");
         // reason: whoever stands by must have looked before the outage begins
