@@ -193,6 +193,7 @@ impl Metrics {
         self.gauge("store_unreadable_records", &[], health.unreadable as f64);
         self.counter("store_rejected_writes_total", health.rejected_writes);
         self.counter("store_stale_settlements_total", health.stale_settlements);
+        self.counter("cluster_take_overs_total", health.take_overs);
         self.gauge("cluster_policy_mismatches", &[], health.policy_mismatches.into());
         if let Some(memory) = health.memory {
             self.gauge("store_memory_used_bytes", &[], memory.used_bytes as f64);

@@ -332,6 +332,8 @@ pub struct StoreHealth {
     pub rejected_writes: u64,
     /// Nodes that share the store and have other policies than this one.
     pub policy_mismatches: u32,
+    /// Lanes that this node took from owners that were gone.
+    pub take_overs: u64,
 }
 
 /// How full a server's memory is.

@@ -38,6 +38,8 @@ impl TwoNodes {
             }
         };
         tokio::time::timeout(SEEN_WITHIN, seen).await.expect("the owner sees what was left for it");
+        // It is in the machine; once this is written it can be claimed.
+        self.owner.flush().await.unwrap();
     }
 }
 

@@ -17,6 +17,28 @@ use crate::redis;
 /// One test per scenario, each against a fresh store.
 macro_rules! exercise {
     ($make:path) => {
+        exercise!($make, anywhere);
+        mod at_the_owner {
+            exercise! { $make =>
+                admission {
+                    a_full_lane_refuses_and_keeps_what_it_has
+                    an_urgent_job_pushes_out_the_newest_low_one
+                    without_low_jobs_the_newest_normal_one_leaves
+                    nothing_as_urgent_is_pushed_out
+                    pushing_out_works_within_one_submission
+                    a_running_job_is_never_pushed_out
+                }
+                causing {
+                    a_caused_job_gets_into_a_full_lane
+                }
+                repeating {
+                    what_was_refused_is_not_remembered
+                }
+            }
+        }
+    };
+    // What holds at every node; how full a lane is, only its owner knows at this moment.
+    ($make:path, anywhere) => {
         exercise! { $make =>
             claiming {
                 accepted_jobs_are_claimed_once_in_the_order_they_came
@@ -33,12 +55,6 @@ macro_rules! exercise {
                 no_job_is_claimed_by_two_claimers
             }
             admission {
-                a_full_lane_refuses_and_keeps_what_it_has
-                an_urgent_job_pushes_out_the_newest_low_one
-                without_low_jobs_the_newest_normal_one_leaves
-                nothing_as_urgent_is_pushed_out
-                pushing_out_works_within_one_submission
-                a_running_job_is_never_pushed_out
                 an_expired_job_is_dropped_and_the_next_is_looked_at
                 a_retry_that_expires_keeps_its_attempts
                 an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays
@@ -49,7 +65,6 @@ macro_rules! exercise {
                 a_key_used_for_another_request_is_refused
                 a_key_is_a_tenants_own
                 a_key_is_forgotten_when_it_expires
-                what_was_refused_is_not_remembered
                 of_many_at_once_one_is_taken
                 a_job_with_several_keys_is_known_by_each
                 the_first_key_that_is_known_decides
@@ -94,7 +109,6 @@ macro_rules! exercise {
                 whatever_becomes_of_a_job_it_can_cause_others
                 a_caused_job_wakes_its_lane
                 a_caused_job_waits_for_its_moment
-                a_caused_job_gets_into_a_full_lane
                 a_caused_job_pushes_nobody_out
                 a_job_caused_again_while_it_waits_or_runs_comes_once
                 a_job_caused_again_after_its_end_does_not_come_back
@@ -222,7 +236,7 @@ mod over_redis {
     exercise!(crate::store::worlds::over_redis);
 }
 mod asked_of_another_node {
-    exercise!(crate::store::worlds::asked_of_another_node);
+    exercise!(crate::store::worlds::asked_of_another_node, anywhere);
 }
 
 fn in_memory(setup: Setup) -> Making {

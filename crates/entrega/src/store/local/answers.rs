@@ -1,5 +1,4 @@
-//! Answers that are given again, and calls under way: in this process's memory, and where nodes share the ledger also
-//! there.
+//! Answers that are given again, and calls under way: in this process's memory, or where nodes share the ledger there.
 //! Invariant: the memory is bounded in bytes; the least used leave first. What is past its time is not given, whether or
 //! not it left.
 //! Never: writes to a ledger that nobody shares; a restart costs a few calls.
@@ -132,27 +131,21 @@ impl Shared {
 impl AnswerCache for LocalStore {
     async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
         let (shared, now) = (&self.shared, self.shared.clock.now());
-        let held = shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer);
-        if held.is_some() || shared.cluster.is_none() {
-            return Ok(held);
+        if shared.cluster.is_some() {
+            let found = shared.shared_answer(&format!("answer/{key}")).await?;
+            return Ok(found.filter(|row| row.expires > now).map(|row| row.value));
         }
-        let found = shared.shared_answer(&format!("answer/{key}")).await?.filter(|row| row.expires > now);
-        if let Some(CallRow { expires, value }) = &found {
-            let held = Held { answer: value.clone(), until: *expires, keep: expires.since(now) };
-            shared.answers.kept.insert(key.to_owned(), held);
-        }
-        Ok(found.map(|row| row.value))
+        Ok(shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer))
     }
 
     async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
         let until = self.shared.clock.now() + keep;
-        self.shared.answers.kept.insert(key.to_owned(), Held { answer: answer.clone(), until, keep });
-        match self.shared.cluster {
-            Some(_) => {
-                self.shared.share_answer(&format!("answer/{key}"), Answer { expires: until, value: answer }).await
-            }
-            None => Ok(()),
+        if self.shared.cluster.is_some() {
+            let row = Answer { expires: until, value: answer };
+            return self.shared.share_answer(&format!("answer/{key}"), row).await;
         }
+        self.shared.answers.kept.insert(key.to_owned(), Held { answer, until, keep });
+        Ok(())
     }
 
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {

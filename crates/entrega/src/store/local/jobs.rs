@@ -20,6 +20,7 @@ use super::command::{Change, Command};
 use super::ends::Pending;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order, Receipt};
+use super::owners::Cluster;
 use super::read_ahead;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Live, id_key};
@@ -193,6 +194,7 @@ impl JobStore for LocalStore {
             stale_settlements: shared.stale.load(Ordering::Relaxed),
             rejected_writes: shared.rejected.load(Ordering::Relaxed),
             policy_mismatches: shared.policy_mismatches(),
+            take_overs: shared.cluster.as_ref().map_or(0, Cluster::take_overs),
         }
     }
 

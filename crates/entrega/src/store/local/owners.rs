@@ -53,6 +53,8 @@ pub(super) struct Cluster {
     numbers: AtomicU64,
     /// So that no two marks of this process are the same.
     marks: AtomicU64,
+    /// Shards that this node took from owners that were gone.
+    take_overs: AtomicU64,
     /// A shard may be free.
     pub(super) look: Notify,
     pub(super) signals: Mutex<BTreeSet<String>>,
@@ -82,6 +84,7 @@ impl Cluster {
             seen: Mutex::default(),
             numbers: AtomicU64::new(0),
             marks: AtomicU64::new(0),
+            take_overs: AtomicU64::new(0),
             look: Notify::new(),
             signals: Mutex::default(),
             has_signals: Notify::new(),
@@ -95,6 +98,11 @@ impl Cluster {
     /// When this node joined, by the clock that nodes share.
     pub(super) fn started_at(&self) -> Time {
         Time::from_micros(self.started_at.load(Ordering::Relaxed))
+    }
+
+    /// How often this node took a shard from an owner that was gone.
+    pub(super) fn take_overs(&self) -> u64 {
+        self.take_overs.load(Ordering::Relaxed)
     }
 
     /// Everything that this node owns.
@@ -260,7 +268,8 @@ impl Shared {
             let owning = self.ledger.own(shard, number, seen).await;
             match owning? {
                 Owning::Owned { token, seq } => {
-                    if let Some((gone, _)) = seen {
+                    if let Some((gone, _)) = seen.filter(|(gone, _)| !cluster.is_mine(node, *gone)) {
+                        cluster.take_overs.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(%shard, epoch = token.epoch, gone = format!("{:016x}", gone.node), "The owner is gone; this node takes over");
                     }
                     cluster.seen.lock().remove(shard);

@@ -218,6 +218,10 @@ impl Writer {
                     }
                     // It is staged, so nobody can have claimed it.
                     drop(lane.machine.lock().remove(*id));
+                    if answer.is_none() {
+                        // Another node took the same job meanwhile, and its word of it may have been read already.
+                        self.bring_back(lane, *id).await?;
+                    }
                     if let Some((answer, place)) = answer
                         && let Answer::Taken(_, all, _) = &mut part.answers[*answer]
                     {
@@ -242,11 +246,18 @@ impl Writer {
         part.staged.iter().for_each(|(lane, id)| drop(lane.machine.lock().remove(*id)));
         if *written == Err(NotWritten::Full) {
             for (lane, id) in &part.pushed_out {
-                let live_key = lane.live_key(*id);
-                if let Some(live) = patiently(|| records::load_live(&*self.shared.ledger, live_key.clone())).await? {
-                    lane.put_back(&self.shared, *id, &live);
-                }
+                self.bring_back(lane, *id).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Puts a job back whose index entry says that it waits.
+    async fn bring_back(&self, lane: &Arc<OwnedLane>, id: JobId) -> Result<(), ReadError> {
+        let live_key = lane.live_key(id);
+        let live = patiently(|| records::load_live(&*self.shared.ledger, live_key.clone())).await?;
+        if let Some(live) = live.filter(|live| live.blocked.is_none()) {
+            lane.put_back(&self.shared, id, &live);
         }
         Ok(())
     }
