@@ -295,6 +295,8 @@ impl Shared {
         match loaded {
             Ok(loaded) => {
                 lane.open(loaded.clone());
+                // What operators changed while it was loaded reached only lanes that were open.
+                self.set_up(&loaded);
                 tokio::spawn(inbox::tend(self.clone(), lane.clone(), loaded));
                 Ok(())
             }
