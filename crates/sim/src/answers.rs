@@ -47,6 +47,11 @@ impl Answers {
         self.calls.iter_mut().for_each(|made| (made.is_under_way, made.kept_at) = (false, None));
     }
 
+    /// Whoever called before does so no more, or stands still and will find that it may not.
+    pub fn cut_off(&mut self) {
+        self.calls.iter_mut().for_each(|made| made.is_under_way = false);
+    }
+
     /// The upstream is asked; gives the number of the call.
     pub fn asked(&mut self, now: Time, call: Call) -> (usize, Result<(), Broken>) {
         let since = call.claimed.at;

@@ -8,8 +8,7 @@ use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE, REGISTRY};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
-use entrega_core::lane::Lane;
-use entrega_ledger::{Group, Key, Op, Rows, Scan, Table};
+use entrega_ledger::{Group, Key, Op, Rows, Table};
 
 use crate::bug::Bug;
 use crate::ledger::SimLedger;
@@ -31,6 +30,7 @@ impl SimLedger {
         let Some(bug) = self.life.world.bug else { return Cow::Borrowed(groups) };
         let mut groups = groups.to_vec();
         for unit in groups.iter_mut().flat_map(|group| &mut group.units) {
+            unit.ops.retain(|op| self.keeps(op));
             let is_cause = unit.when.iter().any(|when| when.table == DEAD);
             match bug {
                 Bug::ForgetCauses if is_cause => unit.ops.clear(),
@@ -42,7 +42,7 @@ impl SimLedger {
     }
 
     /// Rows as a store gets them that is being opened.
-    pub(crate) fn bent_at_start(&self, table: Table, scan: Scan<'_>, rows: Rows) -> Rows {
+    pub(crate) fn bent_at_start(&self, table: Table, rows: Rows) -> Rows {
         let (world, now) = (&self.life.world, self.life.clock.now());
         if world.bug.is_none() {
             return rows;
@@ -60,28 +60,19 @@ impl SimLedger {
             };
             bent.push(key, &value, usize::MAX, usize::MAX);
         }
-        if table == REGISTRY && matches!(scan, Scan::UpFrom(b"starts/")) {
-            self.make_up_starts(&mut bent);
-        }
         bent
     }
 
-    /// The last starts of an orderly stop that never was, or was too long ago by a clock that was set.
-    fn make_up_starts(&self, rows: &mut Rows) {
+    /// Whether the last starts are made up: of an orderly stop that never was, or was too long ago by a clock that was set,
+    /// or of a node that knows nothing of others.
+    pub(crate) fn forgets_starts(&self) -> bool {
         let (world, now) = (&self.life.world, self.life.clock.now());
         let is_old = world.stopped_at.lock().is_some_and(|at| now.since(at).as_millis() as u64 > LONG_AGO_MS);
         match world.bug {
-            Some(Bug::ThrottleForgotten) => {}
-            Some(Bug::BelieveTheClock) if is_old => {}
-            _ => return,
-        }
-        *rows = Rows::default();
-        for (name, policy) in &world.plan.lanes {
-            if let Some(starts) = Lane::new(policy.clone()).starts(now) {
-                let key = format!("starts/{name}");
-                let value = postcard::to_extend(&starts, vec![1]).expect("plain data encodes");
-                rows.push(key.as_bytes(), &value, usize::MAX, usize::MAX);
-            }
+            Some(Bug::ThrottleForgotten) => !self.life.is_shared(),
+            Some(Bug::BelieveTheClock) => is_old && !self.life.is_shared(),
+            Some(Bug::ThrottlePerNode) => self.life.is_shared(),
+            _ => false,
         }
     }
 

@@ -109,11 +109,37 @@ pub enum Bug {
     AnywayUncounted,
     /// The gate before an API does not hear that it asks for a pause.
     GateImpatient,
+    /// A node takes what another owns and holds.
+    TwoOwners,
+    /// What an owner that was replaced writes is applied.
+    OldTokenApplied,
+    /// Nobody sees that a node lives.
+    LeaseNotRenewed,
+    /// What a node owned that is gone, nobody takes over.
+    DeadNodesKeep,
+    /// What was left for an owner stays after it was taken.
+    InboxTakenTwice,
+    /// What is left for an owner, nobody finds.
+    InboxNeverTaken,
+    /// A job is handed in, and its owner is not told.
+    HandedUnsaid,
+    /// Whoever takes a lane over misses one of its jobs.
+    LostInHandOver,
+    /// Starts are made that were not written down before.
+    StartsStale,
+    /// Whoever takes a lane over knows nothing of its starts.
+    ThrottlePerNode,
+    /// Each node has a gate of its own before an API.
+    GatePerNode,
+    /// An order is carried out, and its operator is told that it is not.
+    OrderAnswerUnseen,
+    /// What operators tell one node, others never hear.
+    RegistryUnheard,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 52] = [
+    pub const ALL: [Bug; 65] = [
         Bug::AcknowledgeBeforeSync,
         Bug::RepeatAppliedTwice,
         Bug::ForgetCauses,
@@ -166,5 +192,18 @@ impl Bug {
         Bug::GateNeverOpens,
         Bug::AnywayUncounted,
         Bug::GateImpatient,
+        Bug::TwoOwners,
+        Bug::OldTokenApplied,
+        Bug::LeaseNotRenewed,
+        Bug::DeadNodesKeep,
+        Bug::InboxTakenTwice,
+        Bug::InboxNeverTaken,
+        Bug::HandedUnsaid,
+        Bug::LostInHandOver,
+        Bug::StartsStale,
+        Bug::ThrottlePerNode,
+        Bug::GatePerNode,
+        Bug::OrderAnswerUnseen,
+        Bug::RegistryUnheard,
     ];
 }

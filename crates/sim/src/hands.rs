@@ -52,6 +52,14 @@ impl Hands {
         self.claims.clear();
     }
 
+    /// A job was claimed in a lane that has another owner by now.
+    pub fn claimed_in_vain(&mut self, at: Time, node: usize, job: &ClaimedJob) {
+        let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
+        let (is_past_breaker, is_held, is_cut_off) = (job.past_breaker, false, true);
+        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off };
+        self.claims.insert(number(job), claim);
+    }
+
     /// A job was claimed.
     pub fn claimed(&mut self, at: Time, node: usize, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
         let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
@@ -107,8 +115,14 @@ impl Hands {
 
     /// The API is called for a job; gives since when somebody has it.
     pub fn calling(&self, id: JobId) -> Result<Time, Broken> {
-        let claim = self.claims.values().find(|claim| claim.id == id && claim.is_held);
-        claim.map(|claim| claim.at).ok_or(("one_at_a_time", "is called for by somebody who does not hold it".into()))
+        let of_job = || self.claims.values().rev().filter(|claim| claim.id == id);
+        match of_job().find(|claim| claim.is_held) {
+            Some(claim) => Ok(claim.at),
+            None if of_job().any(|claim| claim.is_cut_off) => {
+                Err(("one_owner", "is called for after its lane moved".into()))
+            }
+            None => Err(("one_at_a_time", "is called for by somebody who does not hold it".into())),
+        }
     }
 
     /// Somebody says what came of an attempt. Gives the moment at which it got the job, if that is still its own.

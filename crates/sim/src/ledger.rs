@@ -243,7 +243,7 @@ fn all_done(groups: &[Group]) -> Vec<Applied> {
 impl Ledger for SimLedger {
     async fn own(&self, shard: &Shard, node: u64, seen: Option<(Token, u64)>) -> Result<Owning, LedgerError> {
         self.travel("owning a shard").await?;
-        let owning = self.heap.own(shard, node, seen).await?;
+        let owning = self.bent_own(shard, node, seen).await?;
         if let Owning::Owned { .. } = owning
             && self.life.is_shared()
         {
@@ -256,7 +256,7 @@ impl Ledger for SimLedger {
     async fn beat(&self, held: &[(Shard, Token)]) -> Result<Beats, LedgerError> {
         let asked_at = self.life.moment();
         self.travel("beating").await?;
-        let beats = self.heap.beat(held).await?;
+        let beats = self.bent_beat(held).await?;
         let beats = self.answered("beating", beats).await?;
         self.life.world.witness.lock().beaten(self.life.number(), asked_at);
         Ok(beats)
@@ -296,6 +296,7 @@ impl Ledger for SimLedger {
             self.write_torn(groups).await;
         }
         let answers = self.apply(groups)?;
+        let answers = self.bent_answers(groups, answers);
         self.note_handed(groups).await?;
         life.reach().await;
         match self.chances(LOST_IN) {
@@ -326,7 +327,8 @@ impl Ledger for SimLedger {
             Key::Text(_) => None,
         });
         self.reading(job).await?;
-        self.heap.read(table, keys).await
+        let found = self.heap.read(table, keys).await?;
+        Ok(self.bent_read(table, keys, found))
     }
 
     async fn scan(&self, table: Table, scan: Scan<'_>, rows: usize, bytes: usize) -> Result<Rows, LedgerError> {
@@ -337,20 +339,20 @@ impl Ledger for SimLedger {
         self.reading(job).await?;
         let rows = self.heap.scan(table, scan, rows, bytes).await?;
         Ok(match self.is_open.load(Ordering::Relaxed) {
-            true => rows,
-            false => self.bent_at_start(table, scan, rows),
+            true => self.bent_index(table, rows),
+            false => self.bent_at_start(table, rows),
         })
     }
 
     async fn inbox(&self, shard: &Shard, entries: usize, bytes: usize) -> Result<Vec<InboxEntry>, LedgerError> {
         self.reading(None).await?;
-        self.heap.inbox(shard, entries, bytes).await
+        Ok(self.bent_inbox(self.heap.inbox(shard, entries, bytes).await?))
     }
 
     async fn signal(&self, topic: &str) -> Result<(), LedgerError> {
         self.travel("signalling").await?;
         let lost_in = self.life.world.plan.nodes.as_ref().map(|nodes| nodes.signals_lost_in);
-        if lost_in.is_some_and(|lost_in| self.chances(lost_in)) {
+        if lost_in.is_some_and(|lost_in| self.chances(lost_in)) || self.is_unheard(topic) {
             self.life.world.witness.lock().troubles.signals_lost += 1;
             return Ok(());
         }

@@ -15,11 +15,13 @@
 //! - `operator`: who pauses, cancels, unblocks, discards and replays in the middle of it
 //! - `witness`, `seen`, `turns`, `starts`, `hands`, `breakers`, `passes`, `answers`, `events`, `orders`: who sees and judges;
 //!   `troubles`: what there was to see
-//! - `bug`: rules that are broken on purpose, to see that somebody notices; `bent`: those of the ledger
+//! - `bug`: rules that are broken on purpose, to see that somebody notices; `bent`: those of the ledger, `bent_nodes`: of
+//!   one that nodes share
 
 mod answers;
 mod api;
 mod bent;
+mod bent_nodes;
 mod breakers;
 mod bug;
 mod caller;

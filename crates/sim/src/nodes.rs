@@ -78,7 +78,10 @@ pub fn live(world: &Arc<World>) -> Time {
         if outside.is_over() || !world.witness.lock().is_content() {
             return now;
         }
-        now = now + if now < world.plan.heal_at { STEP } else { STEP_HEALED };
+        let step = if now < world.plan.heal_at { STEP } else { STEP_HEALED };
+        let is_somebody_well = nodes.iter().any(|node| node.is_well(world, now));
+        world.witness.lock().time_passed(step, is_somebody_well);
+        now = now + step;
     }
 }
 
@@ -94,6 +97,13 @@ impl Node {
     /// Which life of it this is, for those who were here before.
     pub fn life(&self) -> usize {
         self.lives
+    }
+
+    /// Whether nothing keeps it from taking over what others leave.
+    fn is_well(&self, world: &World, now: Time) -> bool {
+        let plan = &world.plan;
+        let is_reached = plan.cut_off_until(self.number, now).is_none() && !plan.is_slow(now);
+        self.open().is_some() && is_reached && self.plan(world).stalled_until(now).is_none()
     }
 
     /// Whether it is in its last life.

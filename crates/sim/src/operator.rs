@@ -9,6 +9,7 @@ use std::time::Duration;
 use entrega::store::{
     ChangeError, DeadLetterFilter, DeadLetterStore, JobStore, Registry, ReplayRun, ReplayStatus, StoreError,
 };
+use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::name::LaneName;
@@ -149,6 +150,15 @@ fn note_expired(life: &Life, reason: &str, error: Option<&ChangeError>) {
         witness.troubles.expired_orders += 1;
         witness.note(life.clock.now(), format_args!("not carried out: {reason}"));
         witness.orders.expired(reason);
+        drop(witness);
+        let disk = life.world.disk.lock();
+        let is_done =
+            |record: &Record| matches!(&record.place, Place::Ended { reason: Some(why), .. } if why.contains(reason));
+        let is_discarded = |dead: &DeadLetter| dead.discard_reason.as_deref().is_some_and(|why| why.contains(reason));
+        if disk.jobs.values().any(is_done) || disk.dead.values().any(is_discarded) {
+            let detail = format!("an operator was told that nothing happened, and it had: {reason}");
+            life.world.witness.lock().break_promise("orders_expire", detail);
+        }
     }
 }
 

@@ -36,6 +36,8 @@ const TROUBLE_MS: u64 = 9_000;
 /// Callers come within this.
 const CALLERS_MS: u64 = 7_000;
 const LIVES_MAX: usize = 4;
+/// How much longer throttles count where lanes move from node to node.
+const PERIODS_SHARED: u32 = 5;
 /// Half of what a clock is set by at most.
 const DRIFT_MS_MAX: i64 = 30_000;
 const TENANTS: u32 = 5;
@@ -155,7 +157,10 @@ impl Plan {
         let plan = Plan::draw(rng);
         match NodesPlan::draw(seed) {
             // The clock of those who share a ledger is the ledger's.
-            Some(nodes) => Plan { nodes: Some(nodes), ends: Vec::new(), drifts: Vec::new(), ..plan },
+            Some(nodes) => {
+                let lanes = plan.lanes.into_iter().map(|(name, policy)| (name, remembering(policy))).collect();
+                Plan { lanes, nodes: Some(nodes), ends: Vec::new(), drifts: Vec::new(), ..plan }
+            }
             None => plan,
         }
     }
@@ -219,6 +224,12 @@ impl Plan {
     pub fn is_slow(&self, now: Time) -> bool {
         self.slowness.iter().any(|span| is_in(span, now))
     }
+}
+
+/// The same lane with a throttle that whoever takes it over must still know of.
+fn remembering(mut policy: Arc<LanePolicy>) -> Arc<LanePolicy> {
+    Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.per *= PERIODS_SHARED);
+    policy
 }
 
 fn is_in(span: &Span, now: Time) -> bool {

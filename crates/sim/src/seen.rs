@@ -10,7 +10,7 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 
 use crate::disk::{Place, Record};
-use crate::witness::Broken;
+use crate::witness::{Broken, By};
 
 /// What is known of a job.
 #[derive(Clone, Debug)]
@@ -104,11 +104,11 @@ impl Seen {
     }
 
     /// Whether a job may be attempted now.
-    pub fn may_go(&self, now: Time, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
+    pub fn may_go(&self, now: Time, by: By, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
         match () {
             _ if !self.in_lane => Err(("no_double_settle", "is in somebody's hands or ended".into())),
             _ if now < self.due => Err(("never_early", "is not due".into())),
-            _ if now >= self.expires => Err(("ttl_respected", "is past its time to live".into())),
+            _ if by.asked_at >= self.expires => Err(("ttl_respected", "is past its time to live".into())),
             _ if Attempts::after(&job.history, job.attempt).counted > policy.retry.attempts => {
                 Err(("attempts_bounded", format!("gets attempt {} of {}", job.attempt, policy.retry.attempts)))
             }

@@ -282,13 +282,18 @@ impl Witness {
         for job in jobs {
             let id = job.job.id;
             self.note(now, format_args!("claimed {id} {lane} #{} g{}", job.attempt, job.generation));
+            if self.owners.has_moved(by, lane) {
+                // It must not be begun any more.
+                self.hands.claimed_in_vain(self.drift.moment(now), by.node, job);
+                continue;
+            }
             let Some(seen) = self.jobs.get(&id).cloned() else {
                 self.break_promise("no_accepted_job_lost", format!("{id} is attempted before it is durable"));
                 continue;
             };
             let moment = self.drift.moment(now);
             let checked = (self.orders.check_claim(self.heard_before(by), lane, id, job.generation))
-                .and_then(|()| seen.may_go(now, job, &policy))
+                .and_then(|()| seen.may_go(now, by, job, &policy))
                 .and_then(|()| self.hands.claimed(moment, by.node, job, &policy))
                 .and_then(|()| self.check_gates(now, by, job));
             self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));

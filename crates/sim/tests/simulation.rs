@@ -63,6 +63,19 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::GateNeverOpens, "nothing_stuck_after_heal"),
     (Bug::AnywayUncounted, "throttle_respected"),
     (Bug::GateImpatient, "never_early"),
+    (Bug::TwoOwners, "one_owner"),
+    (Bug::OldTokenApplied, "no_double_settle"),
+    (Bug::LeaseNotRenewed, "one_owner"),
+    (Bug::DeadNodesKeep, "lanes_go_on"),
+    (Bug::InboxTakenTwice, "no_double_settle"),
+    (Bug::InboxNeverTaken, "nothing_stuck_after_heal"),
+    (Bug::HandedUnsaid, "nothing_stuck_after_heal"),
+    (Bug::LostInHandOver, "nothing_stuck_after_heal"),
+    (Bug::StartsStale, "throttle_respected"),
+    (Bug::ThrottlePerNode, "throttle_respected"),
+    (Bug::GatePerNode, "throttle_respected"),
+    (Bug::OrderAnswerUnseen, "orders_expire"),
+    (Bug::RegistryUnheard, "nothing_stuck_after_heal"),
 ];
 
 #[test]

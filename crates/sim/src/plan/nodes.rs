@@ -53,10 +53,10 @@ impl NodesPlan {
 
 impl NodePlan {
     fn draw(rng: &mut fastrand::Rng, lease: Duration) -> NodePlan {
-        let end = |rng: &mut fastrand::Rng| match rng.u32(0..9) {
-            0..2 => End::Stop { after: ms(rng.u64(100..4_000)) },
-            2 => End::CutStop { after: ms(rng.u64(100..4_000)), polls: rng.u64(1..300) },
-            3..5 => End::Cut { polls: rng.u64(300..20_000) },
+        let end = |rng: &mut fastrand::Rng| match rng.u32(0..11) {
+            0..4 => End::Stop { after: ms(rng.u64(100..4_000)) },
+            4 => End::CutStop { after: ms(rng.u64(100..4_000)), polls: rng.u64(1..300) },
+            5..7 => End::Cut { polls: rng.u64(300..20_000) },
             _ => End::Crash { points: rng.u64(60..2_500) },
         };
         let life = |rng: &mut fastrand::Rng| (end(rng), ms(rng.u64(20..4_000)));

@@ -79,7 +79,8 @@ impl GateKeeper for WatchedStore {
         self.life.wait(self.life.latency()).await;
         self.life.reach().await;
         let asked_at = self.asked_at();
-        let passing = match self.has(Bug::GateForgotten) {
+        let is_alone = self.has(Bug::GatePerNode) && self.life.is_shared();
+        let passing = match self.has(Bug::GateForgotten) || is_alone {
             true => self.forgetful(gate),
             false => self.inner.pass(&self.bent_gate(gate)).await?,
         };

@@ -11,6 +11,7 @@ use entrega_ledger::Shard;
 
 use super::{Broken, Witness};
 use crate::disk::{Disk, Place};
+use crate::route::PROXY_LANE;
 
 /// Who claims.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +25,14 @@ pub struct By {
 /// What is known of nodes.
 #[derive(Debug, Default)]
 pub struct Owners {
-    by_lane: BTreeMap<LaneName, usize>,
+    /// Who owns a lane, and since when.
+    by_lane: BTreeMap<LaneName, (usize, Time)>,
     /// Until when each node may act.
     until: BTreeMap<usize, Time>,
     /// When a node last went on after it had stood still.
     resumed_at: Option<Time>,
+    /// Lanes whose owner is gone, and for how long somebody could have taken them since.
+    orphans: BTreeMap<LaneName, Duration>,
 }
 
 impl Owners {
@@ -40,6 +44,11 @@ impl Owners {
         }
     }
 
+    /// Whether a lane is another's than it was when somebody asked for its jobs.
+    pub fn has_moved(&self, by: By, lane: &LaneName) -> bool {
+        self.by_lane.get(lane).is_some_and(|(node, since)| *node != by.node || *since > by.asked_at + SAME_INSTANT)
+    }
+
     /// Whether a node went on just now: what it had begun before is late, and nobody can help that.
     pub fn has_just_resumed(&self, now: Time) -> bool {
         self.resumed_at == Some(now)
@@ -48,6 +57,11 @@ impl Owners {
 
 /// How long it may take until all nodes know what an operator said to one, though signals are lost.
 const HEARD_WITHIN: Duration = Duration::from_secs(4);
+
+/// What happens in the same instant has no order that could be seen.
+const SAME_INSTANT: Duration = Duration::from_micros(1);
+/// How long it may take beyond leases until somebody owns what nobody does.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 
 impl Witness {
     /// What was said before this, whoever claims must have heard.
@@ -67,6 +81,8 @@ impl Witness {
     /// A node is gone, and whatever it had in its hands.
     pub fn node_gone(&mut self, node: usize) {
         self.owners.until.remove(&node);
+        let left = self.owners.by_lane.iter().filter(|(_, owner)| owner.0 == node).map(|(lane, _)| lane.clone());
+        self.owners.orphans.extend(left.map(|lane| (lane, Duration::ZERO)));
         self.hands.drop_all(node);
     }
 
@@ -74,9 +90,13 @@ impl Witness {
     pub fn owned(&mut self, now: Time, node: usize, shard: &Shard, disk: &Disk) {
         let Some(lane) = shard.as_str().strip_prefix("lane/").and_then(|lane| LaneName::new(lane).ok()) else { return };
         self.note(now, format_args!("node {node} owns {lane}"));
-        let before = self.owners.by_lane.insert(lane.clone(), node);
-        self.troubles.taken_over += u32::from(before.is_some_and(|before| before != node));
+        let before = self.owners.by_lane.insert(lane.clone(), (node, now));
+        self.owners.orphans.remove(&lane);
+        self.troubles.taken_over += u32::from(before.is_some_and(|before| before.0 != node));
         self.hands.cut_off(&lane);
+        if lane.as_str() == PROXY_LANE {
+            self.answers.cut_off();
+        }
         self.breakers.forget(&lane);
         self.turns.retain(|(of, _), _| *of != lane);
         self.to_learn.retain(|_, (of, _)| *of != lane);
@@ -85,6 +105,18 @@ impl Witness {
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
             seen.in_lane_at = now;
             seen.is_leaving = false;
+        }
+    }
+
+    /// Time went on, and some node was well all the while, or none was.
+    pub fn time_passed(&mut self, by: Duration, is_somebody_well: bool) {
+        let Some(lease) = self.plan.nodes.as_ref().map(|nodes| nodes.lease) else { return };
+        for waited in self.owners.orphans.values_mut() {
+            *waited = if is_somebody_well { *waited + by } else { Duration::ZERO };
+        }
+        let late = self.owners.orphans.iter().find(|(_, waited)| **waited > lease * 2 + TAKEN_WITHIN);
+        if let Some(lane) = late.map(|(lane, _)| lane.clone()) {
+            self.break_promise("lanes_go_on", format!("{lane} has no owner although somebody could take it"));
         }
     }
 
