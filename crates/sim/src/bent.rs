@@ -30,7 +30,8 @@ impl SimLedger {
         let Some(bug) = self.life.world.bug else { return Cow::Borrowed(groups) };
         let mut groups = groups.to_vec();
         for unit in groups.iter_mut().flat_map(|group| &mut group.units) {
-            unit.ops.retain(|op| self.keeps(op));
+            let is_job = unit.ops.iter().any(|op| matches!(op, Op::Put(LIVE, ..)));
+            unit.ops.retain(|op| self.keeps(op, is_job));
             let is_cause = unit.when.iter().any(|when| when.table == DEAD);
             match bug {
                 Bug::ForgetCauses if is_cause => unit.ops.clear(),

@@ -64,7 +64,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::AnywayUncounted, "throttle_respected"),
     (Bug::GateImpatient, "never_early"),
     (Bug::TwoOwners, "one_owner"),
-    (Bug::OldTokenApplied, "no_double_settle"),
+    (Bug::OldTokenApplied, "nothing_stuck_after_heal"),
     (Bug::LeaseNotRenewed, "one_owner"),
     (Bug::DeadNodesKeep, "lanes_go_on"),
     (Bug::InboxTakenTwice, "no_double_settle"),
