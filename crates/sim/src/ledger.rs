@@ -258,7 +258,9 @@ impl Ledger for SimLedger {
         self.travel("beating").await?;
         let beats = self.bent_beat(held).await?;
         let beats = self.answered("beating", beats).await?;
-        self.life.world.witness.lock().beaten(self.life.number(), asked_at);
+        // Whoever owns nothing yet can be replaced by nobody.
+        let since = if held.is_empty() { self.life.moment() } else { asked_at };
+        self.life.world.witness.lock().beaten(self.life.number(), since);
         Ok(beats)
     }
 
