@@ -386,7 +386,7 @@ mod tests {
     fn the_simulated_ledger_does_what_every_ledger_must() {
         let (runtime, _pulse) = Pulse::runtime();
         runtime.block_on(exercise(async || {
-            let life = Arc::new(Life::new(&world(1, None), START, Drift::default(), None));
+            let life = Arc::new(Life::new(&world(1, crate::plan::Cast::Alone, None), START, Drift::default(), None));
             SimLedger { life, heap: Arc::new(HeapLedger::new(&TABLES)), is_open: AtomicBool::new(false) }
         }));
     }

@@ -51,6 +51,7 @@ mod upstream;
 mod witness;
 
 pub use self::bug::Bug;
-pub use self::run::{Run, run, run_with};
+pub use self::plan::Cast;
+pub use self::run::{Run, run, run_cast, run_with};
 pub use self::troubles::Troubles;
 pub use self::witness::Violation;

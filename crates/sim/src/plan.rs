@@ -27,7 +27,7 @@ use crate::api::{self, CONNECTOR_LANE};
 use crate::drift::Drift;
 use crate::route::{Keeping, PROXY_LANE};
 
-pub use self::nodes::{NodePlan, NodesPlan};
+pub use self::nodes::{Cast, NodePlan, NodesPlan};
 
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
@@ -152,10 +152,10 @@ pub fn is_listening(tenant: &TenantName) -> bool {
 }
 
 impl Plan {
-    /// What a seed says, with the chance that it begins.
-    pub fn of_seed(seed: u64, rng: &mut fastrand::Rng) -> Plan {
+    /// What a seed says of one node or of several, with the chance that it begins.
+    pub fn of_seed(seed: u64, cast: Cast, rng: &mut fastrand::Rng) -> Plan {
         let plan = Plan::draw(rng);
-        match NodesPlan::draw(seed) {
+        match (cast == Cast::Several).then(|| NodesPlan::draw(seed)) {
             // The clock of those who share a ledger is the ledger's.
             Some(nodes) => {
                 let lanes = plan.lanes.into_iter().map(|(name, policy)| (name, remembering(policy))).collect();

@@ -146,6 +146,9 @@ mod tests {
             }
         });
         runtime.block_on(async { pulse.begin() });
+        while steps.load(Ordering::Relaxed) == 0 {
+            assert!(runtime.block_on(pulse.rest(|| false)));
+        }
         for tick in 0..100 {
             assert!(runtime.block_on(pulse.rest(|| false)));
             assert_eq!(steps.load(Ordering::Relaxed), 1 + tick / 10);

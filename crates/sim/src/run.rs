@@ -20,7 +20,7 @@ use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
 use crate::nodes;
 use crate::operator::{self, CAREFUL_PER_SEC, Stage};
-use crate::plan::{End, Plan, START};
+use crate::plan::{Cast, End, Plan, START};
 use crate::pulse::Pulse;
 use crate::store::WatchedStore;
 use crate::troubles::Troubles;
@@ -51,7 +51,12 @@ pub fn run(seed: u64) -> Run {
 
 /// Runs one seed with a rule broken on purpose.
 pub fn run_with(seed: u64, bug: Option<Bug>) -> Run {
-    let world = world(seed, bug);
+    run_cast(seed, Cast::Alone, bug)
+}
+
+/// Runs one seed with one node or with several.
+pub fn run_cast(seed: u64, cast: Cast, bug: Option<Bug>) -> Run {
+    let world = world(seed, cast, bug);
     let now = match &world.plan.nodes {
         Some(_) => nodes::live(&world),
         None => live_alone(&world),
@@ -81,9 +86,9 @@ fn live_alone(world: &Arc<World>) -> Time {
 }
 
 /// The world of a seed, before anything has happened in it.
-pub(crate) fn world(seed: u64, bug: Option<Bug>) -> Arc<World> {
+pub(crate) fn world(seed: u64, cast: Cast, bug: Option<Bug>) -> Arc<World> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let plan = Arc::new(Plan::of_seed(seed, &mut rng));
+    let plan = Arc::new(Plan::of_seed(seed, cast, &mut rng));
     Arc::new(World {
         open: Mutex::new(vec![true; plan.wishes.len()]),
         accepted: Mutex::default(),

@@ -71,7 +71,7 @@ pub struct Troubles {
 
 impl Troubles {
     /// Each with its name.
-    pub fn all(&self) -> [(&'static str, u32); 32] {
+    pub fn all(&self) -> [(&'static str, u32); 26] {
         [
             ("a crash", self.crashes),
             ("a cut between two polls", self.cuts),
@@ -99,6 +99,12 @@ impl Troubles {
             ("a caller who waits", self.waited),
             ("an answer for somebody who waits", self.answered),
             ("a clock that was set", self.clocks_set),
+        ]
+    }
+
+    /// What happens only among nodes that share a ledger.
+    pub fn among_nodes(&self) -> [(&'static str, u32); 6] {
+        [
             ("a lane taken over", self.taken_over),
             ("a stall", self.stalls),
             ("a call that is cut off", self.cut_off),

@@ -2,15 +2,17 @@
 
 use std::num::NonZero;
 
-use entrega_sim::{Bug, Troubles, run, run_with};
+use entrega_sim::{Bug, Cast, Troubles, run, run_cast};
 use parking_lot::Mutex;
 
 const SEEDS: u64 = 1_000;
+/// Every third seed up to this one, of several nodes.
+const SEVERAL_TO: u64 = 180;
 /// A planted bug that is not seen by then is not seen.
-const SEEDS_TO_CATCH: u64 = 300;
+const SEEDS_TO_CATCH: u64 = 1_000;
 
 /// Who notices which bug. The same table is in `docs/guarantees.md`.
-const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
+const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len()] = [
     (Bug::AcknowledgeBeforeSync, "no_accepted_job_lost"),
     (Bug::RepeatAppliedTwice, "no_double_settle"),
     (Bug::ForgetCauses, "events_gapless"),
@@ -63,6 +65,10 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len()] = [
     (Bug::GateNeverOpens, "nothing_stuck_after_heal"),
     (Bug::AnywayUncounted, "throttle_respected"),
     (Bug::GateImpatient, "never_early"),
+];
+
+/// The same for what can go wrong only among several nodes.
+const CAUGHT_AMONG_NODES: [(Bug, &str); 13] = [
     (Bug::TwoOwners, "one_owner"),
     (Bug::OldTokenApplied, "nothing_stuck_after_heal"),
     (Bug::LeaseNotRenewed, "one_owner"),
@@ -101,6 +107,37 @@ fn the_promises_hold_for_a_thousand_seeds() {
     }
 }
 
+/// Of several nodes: each seed takes as long as many of one, so there are few here; `entrega-sim --cast several` runs more.
+#[test]
+fn the_promises_hold_for_several_nodes() {
+    let all = Mutex::new(Troubles::default());
+    std::thread::scope(|scope| {
+        for first in [2, 5] {
+            let all = &all;
+            scope.spawn(move || {
+                for seed in (first..SEVERAL_TO).step_by(6) {
+                    let ran = run_cast(seed, Cast::Several, None);
+                    assert_eq!(ran.violation, None, "seed {seed}\n{}", ran.trace.join("\n"));
+                    all.lock().add(&ran.troubles);
+                }
+            });
+        }
+    });
+    let all = all.into_inner();
+    println!("several nodes: {all:?}");
+    for (what, count) in all.among_nodes() {
+        assert!(count > 0, "{what} never happened");
+    }
+}
+
+#[test]
+fn a_seed_of_several_nodes_run_twice_gives_the_same_bytes() {
+    for seed in [2, 5] {
+        let trace = || run_cast(seed, Cast::Several, None).trace.join("\n");
+        assert!(trace() == trace(), "seed {seed} came out differently");
+    }
+}
+
 #[test]
 fn a_seed_run_twice_gives_the_same_bytes() {
     for seed in 0..50 {
@@ -114,9 +151,11 @@ fn a_seed_run_twice_gives_the_same_bytes() {
 #[test]
 fn every_planted_bug_is_caught_by_the_checker_that_is_there_for_it() {
     let mut wrong = Vec::new();
-    for (bug, expected) in CAUGHT_BY {
+    let alone = CAUGHT_BY.into_iter().map(|(bug, expected)| (Cast::Alone, bug, expected));
+    let several = CAUGHT_AMONG_NODES.into_iter().map(|(bug, expected)| (Cast::Several, bug, expected));
+    for (cast, bug, expected) in alone.chain(several) {
         let is_caught = |seed: &u64| {
-            let broken = run_with(*seed, Some(bug)).violation;
+            let broken = run_cast(*seed, cast, Some(bug)).violation;
             broken.is_some_and(|broken| broken.checker == expected)
         };
         match (0..SEEDS_TO_CATCH).find(is_caught) {

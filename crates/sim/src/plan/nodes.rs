@@ -1,4 +1,4 @@
-//! Nodes: in a part of the runs two or three share the ledger, and each has troubles of its own.
+//! Nodes: two or three share the ledger, and each has troubles of its own.
 //! Invariant: drawn from a chance of its own, so that runs of one node are what they were.
 
 use std::time::Duration;
@@ -7,8 +7,15 @@ use entrega_core::time::Time;
 
 use super::{End, START, Span, TROUBLE_MS, is_in, ms};
 
-/// One seed in so many has several nodes.
-pub const NODES_IN: u64 = 3;
+/// Who is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cast {
+    /// One node, which has the ledger to itself.
+    Alone,
+    /// Two or three that share it.
+    Several,
+}
+
 const NODES_MAX: usize = 3;
 const LIVES_MAX: usize = 4;
 /// What a seed's chance of nodes begins with beside the seed.
@@ -37,17 +44,14 @@ pub struct NodePlan {
 }
 
 impl NodesPlan {
-    /// What a seed says, if it says that there are several.
-    pub fn draw(seed: u64) -> Option<NodesPlan> {
-        if seed % NODES_IN != NODES_IN - 1 {
-            return None;
-        }
+    /// What a seed says.
+    pub fn draw(seed: u64) -> NodesPlan {
         let rng = &mut fastrand::Rng::with_seed(seed ^ SALT);
         let lease = ms(rng.u64(600..2_000));
         let count = rng.usize(2..=NODES_MAX);
         let each = (0..count).map(|_| NodePlan::draw(rng, lease)).collect();
         let signals_lost_in = if rng.bool() { 10 } else { 1_000 };
-        Some(NodesPlan { lease, each, signals_lost_in })
+        NodesPlan { lease, each, signals_lost_in }
     }
 }
 

@@ -71,7 +71,7 @@ impl Witness {
         };
         self.note(now, format_args!("{name} gets {what}"));
         let checked = match result {
-            _ if self.owners.has_just_resumed(moment) => Ok(()),
+            _ if self.owners.has_resumed_lately(moment) => Ok(()),
             _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
             Ok(replied) => self.check_reply((name.clone(), Time::ZERO), replied),
             Err(failed) if failed.to_string().trim().is_empty() => {

@@ -53,11 +53,18 @@ impl Owners {
     pub fn has_just_resumed(&self, now: Time) -> bool {
         self.resumed_at == Some(now)
     }
+
+    /// The same a moment ago: what an answer still needs, the ledger included.
+    pub fn has_resumed_lately(&self, now: Time) -> bool {
+        self.resumed_at.is_some_and(|resumed_at| now.since(resumed_at) <= LATELY)
+    }
 }
 
 /// How long it may take until all nodes know what an operator said to one, though signals are lost.
 const HEARD_WITHIN: Duration = Duration::from_secs(4);
 
+/// How long an answer may need after its node stood still.
+const LATELY: Duration = Duration::from_millis(100);
 /// What happens in the same instant has no order that could be seen.
 const SAME_INSTANT: Duration = Duration::from_micros(1);
 /// How long it may take beyond leases until somebody owns what nobody does.

@@ -95,15 +95,18 @@ impl Shared {
         self.write(Change::of(lane, unit, ended, None)).await.map(drop)
     }
 
-    /// Writes a change of a lane whose effect in memory comes with its durability: the writer makes it, so that it happens
-    /// even if the caller has gone away.
-    pub(super) async fn change_then(
+    /// Writes a change of a lane that may carry an order out; nothing happens if the order was given up meanwhile.
+    pub(super) async fn change_ordered(
         &self,
         lane: &Arc<OwnedLane>,
+        id: JobId,
         unit: Unit,
-        then: impl FnOnce(&Shared) + Send + 'static,
+        then: Option<Then>,
     ) -> Result<(), StoreError> {
-        self.write(Change::of(lane, unit, Vec::new(), Some(Box::new(then)))).await.map(drop)
+        match self.write(Change::of(lane, unit, vec![id], then)).await?[0] {
+            true => Ok(()),
+            false => self.unsay(lane, id).await,
+        }
     }
 
     /// Writes units under this node's or the house's hold.

@@ -16,6 +16,7 @@ use entrega_core::time::Time;
 use entrega_ledger::{Expect, Key, Unit, When};
 use serde::{Deserialize, Serialize};
 
+use super::command::Then;
 use super::ends::leave_index;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order, Receipt};
@@ -58,15 +59,17 @@ impl DeadMark {
     }
 }
 
-/// Where the mark of an entry is; those of a lane sort by age.
+/// Where the mark of an entry is; those of a lane sort by age, and those of one moment as their ids do, whatever they are
+/// the ids of.
 pub(super) fn mark_key(lane: &str, (moved_at, id): DeadLetterCursor) -> String {
-    format!("{lane}/{:015}/{id}", moved_at.as_millis())
+    format!("{lane}/{:015}/{:032x}", moved_at.as_millis(), u128::from_be_bytes(*id.as_bytes()))
 }
 
 /// The place that follows a lane's name in the key of a mark.
 fn place_of(rest: &str) -> Option<DeadLetterCursor> {
     let (moved_at, id) = rest.split_once('/')?;
-    Some((Time::from_millis(moved_at.parse().ok()?), id.parse().ok()?))
+    let id = JobId::from_bytes(u128::from_str_radix(id, 16).ok()?.to_be_bytes());
+    Some((Time::from_millis(moved_at.parse().ok()?), id))
 }
 
 /// The rows of an entry, for whoever puts one into a ledger from outside.
@@ -354,7 +357,8 @@ impl Shared {
         self.put_dead(lane, &mut unit, &dead);
         receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
         let put_back = lane.clone();
-        Ok(self.change_then(lane, unit, move |shared| put_back.put_back(shared, id, &live)).await?)
+        let then: Then = Box::new(move |shared| put_back.put_back(shared, id, &live));
+        Ok(self.change_ordered(lane, id, unit, Some(then)).await?)
     }
 
     /// Gives an entry of one of this node's lanes up.
@@ -373,7 +377,7 @@ impl Shared {
         let mut unit = Unit::default();
         self.put_dead(lane, &mut unit, &dead);
         receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
-        Ok(self.change(lane, unit, Vec::new()).await?)
+        Ok(self.change_ordered(lane, id, unit, None).await?)
     }
 
     /// The same for an entry whose lane is not in the configuration, so that nobody owns it.
@@ -398,6 +402,17 @@ impl Shared {
     }
 }
 
+impl OwnedLane {
+    /// Remembers an entry as the ledger has it, or that there is none.
+    pub(super) fn know_dead(&self, id: JobId, dead: Option<&DeadLetter>) {
+        let mut index = self.dead.lock();
+        index.remove(id);
+        if let Some(dead) = dead {
+            index.put((dead.moved_to_dlq_at, dead.job_id), DeadMark::of(dead));
+        }
+    }
+}
+
 #[async_trait]
 impl DeadLetterStore for LocalStore {
     async fn dead_letter(&self, id: JobId) -> Result<Option<DeadLetter>, StoreError> {
@@ -409,6 +424,8 @@ impl DeadLetterStore for LocalStore {
         filter: &DeadLetterFilter,
         page: Page<DeadLetterCursor>,
     ) -> Result<Paged<DeadLetter, DeadLetterCursor>, StoreError> {
+        // Whoever died here is there to be listed once that is written.
+        self.shared.bounded(self.shared.settled()).await?;
         Ok(self.shared.list_dead(filter, page).await?)
     }
 
@@ -420,8 +437,8 @@ impl DeadLetterStore for LocalStore {
         let shared = &self.shared;
         let name = shared.lane_of_dead(id).await?;
         let lane = shared.lane(&name)?;
-        match lane.owned() {
-            Some(owned) => shared.replay_here(&owned, id, None).await,
+        match lane.acting() {
+            Some(owned) => Shared::vouched(&owned, shared.bounded(shared.replay_here(&owned, id, None)).await),
             None => shared.order(lane, Order::Replay { id }).await?.done(),
         }
     }
@@ -430,8 +447,8 @@ impl DeadLetterStore for LocalStore {
         let shared = &self.shared;
         let name = shared.lane_of_dead(id).await?;
         let Some(lane) = shared.lanes.get(&name) else { return shared.discard_unowned(id, reason).await };
-        match lane.owned() {
-            Some(owned) => shared.discard_here(&owned, id, reason, None).await,
+        match lane.acting() {
+            Some(owned) => Shared::vouched(&owned, shared.bounded(shared.discard_here(&owned, id, reason, None)).await),
             None => shared.order(lane, Order::Discard { id, reason: reason.to_owned() }).await?.done(),
         }
     }

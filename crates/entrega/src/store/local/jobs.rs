@@ -16,12 +16,12 @@ use entrega_core::time::Time;
 use entrega_ledger::{LedgerError, Unit};
 use tokio::sync::Notify;
 
-use super::command::{Change, Command};
+use super::command::{Change, Command, Then};
 use super::ends::Pending;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order, Receipt};
 use super::owners::Cluster;
-use super::read_ahead;
+use super::read_ahead::{self, Ahead};
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Live, id_key};
 use super::settlements::place;
@@ -94,8 +94,8 @@ impl JobStore for LocalStore {
             return Err(ChangeError::WrongState { state: view.state, hint: HAS_ENDED.into() });
         }
         let lane = shared.lane(&view.lane)?;
-        match lane.owned() {
-            Some(owned) => shared.bounded(shared.cancel_here(&owned, id, reason, None)).await?,
+        match lane.acting() {
+            Some(owned) => Shared::vouched(&owned, shared.bounded(shared.cancel_here(&owned, id, reason, None)).await)?,
             None => shared.order(lane, Order::Cancel { id, reason: reason.to_owned() }).await?.done()?,
         }
         shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)
@@ -105,8 +105,8 @@ impl JobStore for LocalStore {
         let shared = &self.shared;
         let view = shared.view(id).await.map_err(StoreError::from)?.ok_or(ChangeError::Unknown)?;
         let lane = shared.lane(&view.lane)?;
-        match lane.owned() {
-            Some(owned) => shared.bounded(shared.unblock_here(&owned, id, None)).await,
+        match lane.acting() {
+            Some(owned) => Shared::vouched(&owned, shared.bounded(shared.unblock_here(&owned, id, None)).await),
             None => shared.order(lane, Order::Unblock { id }).await?.done(),
         }
     }
@@ -149,7 +149,7 @@ impl JobStore for LocalStore {
         let shared = &self.shared;
         let Some(live) = shared.find_live(id).await? else { return Ok(None) };
         let lane = shared.lane(&live.lane)?;
-        match lane.owned() {
+        match lane.acting() {
             Some(owned) => Ok(owned.machine.lock().explain(shared.clock.now(), id)),
             None if live.blocked.is_some() => Ok(None),
             None => match shared.order(lane, Order::Explain { id }).await? {
@@ -345,16 +345,20 @@ impl Shared {
                 _ => wrong(HAS_ENDED),
             };
         }
-        if view.state == JobState::Blocked {
+        let was_blocked = view.state == JobState::Blocked;
+        if was_blocked {
             // The machine has let go of it; only its record is left.
-            lane.blocked.fetch_sub(1, Ordering::Relaxed);
         } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
             return wrong("it is being attempted or has just ended");
         }
         let dropped = self.dropped(lane, &[id], JobState::Cancelled, reason, &Pending::new()).await;
         let mut end = dropped.map_err(StoreError::from)?;
         receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut end, &Answered::Done));
-        Ok(self.change(lane, end, vec![id]).await?)
+        let cancelled = lane.clone();
+        let then: Then = Box::new(move |_| {
+            cancelled.blocked.fetch_sub(was_blocked.into(), Ordering::Relaxed);
+        });
+        Ok(self.change_ordered(lane, id, end, Some(then)).await?)
     }
 
     /// Puts a blocked job of a lane of this node's back in its queue.
@@ -386,12 +390,12 @@ impl Shared {
         }
         receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
         let unblocked = lane.clone();
-        let then = move |shared: &Shared| {
+        let then: Then = Box::new(move |shared: &Shared| {
             unblocked.blocked.fetch_sub(1, Ordering::Relaxed);
             unblocked.has_unblocked.store(true, Ordering::Relaxed);
             unblocked.put_back(shared, id, &live);
-        };
-        Ok(self.change_then(lane, unit, then).await?)
+        });
+        Ok(self.change_ordered(lane, id, unit, Some(then)).await?)
     }
 }
 
@@ -419,9 +423,10 @@ const READ_AGAIN_AFTER: Duration = Duration::from_millis(200);
 impl Shared {
     async fn load_claimed(&self, lane: &OwnedLane, claimed: &Claimed) -> Result<ClaimedJob, ReadError> {
         let missing = || ReadError::Record { table: JOBS.name, reason: "there is no record".into() };
+        let much = if self.cluster.is_some() { Ahead::THERE } else { Ahead::HERE };
         // Neighbours of a retry were claimed long ago: reading ahead pays for first attempts only.
         let job = match claimed.attempt {
-            1 => read_ahead::read(&lane.read_ahead, &*self.ledger, claimed.id).await?,
+            1 => read_ahead::read(&lane.read_ahead, &*self.ledger, claimed.id, much).await?,
             _ => records::load_job(&*self.ledger, claimed.id).await?,
         };
         let job = job.ok_or_else(missing)?;

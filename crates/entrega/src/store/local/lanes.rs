@@ -74,6 +74,11 @@ impl LaneEntry {
         self.owned.read().clone()
     }
 
+    /// The same while its lease lasts: one that is over may be somebody else's, and what is remembered of it old.
+    pub(super) fn acting(&self) -> Option<Arc<OwnedLane>> {
+        self.owned().filter(|owned| !owned.hold.lease.is_over())
+    }
+
     /// A new memory for a new ownership.
     pub(super) fn begin(&self, hold: Arc<Hold>) -> OwnedLane {
         OwnedLane {

@@ -20,11 +20,12 @@ use tokio::sync::Notify;
 
 use super::Shared;
 use super::command::{Change, Command};
+use super::hold::Hold;
 use super::inbox::Entry;
 use super::lanes::{LaneEntry, OwnedLane};
 use super::owners::Cluster;
-use super::reading;
-use super::records;
+use super::reading::{self, patiently};
+use super::records::{self, Live};
 use super::tables::ORDERS;
 use crate::store::{ChangeError, StoreError};
 
@@ -56,6 +57,8 @@ pub(super) enum Answered {
     Explained(Option<Explanation>),
     Tenants(Vec<TenantFigures>),
     Refused(Refusal),
+    /// Whoever gave the order has given it up.
+    GivenUp,
 }
 
 impl Answered {
@@ -63,7 +66,7 @@ impl Answered {
     pub(super) fn done(self) -> Result<(), ChangeError> {
         match self {
             Answered::Refused(refusal) => Err(refusal.into()),
-            Answered::Done | Answered::Explained(_) | Answered::Tenants(_) => Ok(()),
+            Answered::Done | Answered::Explained(_) | Answered::Tenants(_) | Answered::GivenUp => Ok(()),
         }
     }
 }
@@ -118,8 +121,9 @@ pub(super) fn stale_before(now: Time) -> String {
 }
 
 impl Receipt {
-    /// Adds to a unit that the order is taken, and its answer.
+    /// Adds to a unit that the order is taken, and its answer; it takes effect only if nobody has given the order up.
     pub(super) fn sign(&self, lane: &OwnedLane, unit: &mut Unit, answered: &Answered) {
+        unit.when_absent(ORDERS, Key::Text(answer_key(self.until, &self.id)));
         unit.ops.push(Op::Take(lane.hold.shard.clone(), self.entry));
         unit.put(ORDERS, Key::Text(answer_key(self.until, &self.id)), records::encode(answered));
     }
@@ -192,6 +196,10 @@ impl Shared {
                     return Ok(answered);
                 }
                 Ok(None) if is_over => {
+                    if !self.give_up(&node, key).await? {
+                        // Its answer came in this very moment.
+                        continue;
+                    }
                     let reason = format!(
                         "no node that owns lane '{}' took the order in time; it was not carried out and will not be",
                         lane.name
@@ -201,6 +209,39 @@ impl Shared {
                 Err(error) if is_over => return Err(error.into()),
                 Ok(None) | Err(_) => drop(tokio::time::timeout(LOOK_EVERY, bell.notified()).await),
             }
+        }
+    }
+
+    /// Gives an order up: whoever carries it out from now on finds that, and nothing takes effect. `false` if it was carried
+    /// out.
+    async fn give_up(&self, node: &Arc<Hold>, key: &str) -> Result<bool, StoreError> {
+        let mut unit = Unit::default();
+        unit.when_absent(ORDERS, Key::Text(key.to_owned()));
+        unit.put(ORDERS, Key::Text(key.to_owned()), records::encode(&Answered::GivenUp));
+        Ok(self.write_under(node.clone(), vec![unit]).await?[0])
+    }
+
+    /// An order was given up while it was carried out: memory is again what the ledger says.
+    pub(super) async fn unsay(&self, lane: &Arc<OwnedLane>, id: JobId) -> Result<(), StoreError> {
+        let live = patiently(|| records::load_live(&*self.ledger, lane.live_key(id))).await?;
+        let is_waiting = |live: &Live| live.blocked.is_none() && lane.machine.lock().explain(live.due, id).is_none();
+        if let Some(live) = live.filter(is_waiting) {
+            lane.put_back(self, id, &live);
+        }
+        let dead = patiently(|| records::load_dead(&*self.ledger, id)).await?;
+        lane.know_dead(id, dead.as_ref());
+        Ok(())
+    }
+
+    /// What was refused because of what is remembered holds only while the lane is certainly this node's.
+    pub(super) fn vouched<T>(lane: &OwnedLane, done: Result<T, ChangeError>) -> Result<T, ChangeError> {
+        match done {
+            Err(ChangeError::Store(error)) => Err(ChangeError::Store(error)),
+            Err(_) if lane.hold.lease.is_over() => {
+                let reason = "it may have moved to another node".to_owned();
+                Err(StoreError::Unreachable { reason }.into())
+            }
+            done => done,
         }
     }
 
@@ -232,7 +273,7 @@ impl Shared {
                 return self.answer(lane, &receipt, &figures).await;
             }
         };
-        match done {
+        match Shared::vouched(lane, done) {
             Ok(()) => self.tell_answered(&receipt),
             // It is not ours any more; whoever owns the lane finds the order in the inbox.
             Err(ChangeError::Store(error @ (StoreError::Stopped { .. } | StoreError::Unreachable { .. }))) => {

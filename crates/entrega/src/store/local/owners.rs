@@ -45,7 +45,9 @@ pub(super) struct Cluster {
     unanswered: AtomicU64,
     /// Everything this node owns, loaded or not.
     holds: Mutex<BTreeMap<Shard, Arc<Hold>>>,
-    /// When a look was last not answered, in microseconds.
+    /// When the ledger last answered a look, in microseconds.
+    answered_at: AtomicU64,
+    /// When it last had not for so long that nobody could show that it lives.
     unanswered_at: AtomicU64,
     /// What was seen of other owners.
     seen: Mutex<BTreeMap<Shard, Seen>>,
@@ -80,6 +82,7 @@ impl Cluster {
             until: Arc::new(AtomicU64::new(now.as_micros())),
             unanswered: AtomicU64::new(0),
             holds: Mutex::default(),
+            answered_at: AtomicU64::new(now.as_micros()),
             unanswered_at: AtomicU64::new(0),
             seen: Mutex::default(),
             numbers: AtomicU64::new(0),
@@ -153,11 +156,20 @@ impl Cluster {
         let turn = if self.nodes.is_anothers(now, self, shard, node) { self.lease / 10 } else { Duration::ZERO };
         // After an outage an owner has to find the ledger again before it can show that it lives.
         let outage = Time::from_micros(self.unanswered_at.load(Ordering::Relaxed));
-        if now.since(outage) < self.patience() * 2 {
+        if now.since(outage) < self.patience() + self.lease / 2 {
             return None;
         }
         let is_silent = seen.looks >= LOOKS_MIN && now.since(seen.since) >= self.patience() + turn;
         is_silent.then_some((seen.token, seen.beat))
+    }
+
+    /// A look was not answered. What was seen before an outage says nothing: its owner could not show that it lives.
+    fn note_silence(&self, now: Time) {
+        let answered_at = Time::from_micros(self.answered_at.load(Ordering::Relaxed));
+        if now.since(answered_at) >= self.lease / UNSURE_AFTER {
+            self.seen.lock().clear();
+            self.unanswered_at.store(now.as_micros(), Ordering::Relaxed);
+        }
     }
 
     /// Another node owns a shard.
@@ -266,7 +278,9 @@ impl Shared {
         let number = cluster.number(node);
         for _ in 0..2 {
             let owning = self.ledger.own(shard, number, seen).await;
-            match owning? {
+            let owning = owning?;
+            cluster.answered_at.store(self.clock.now().as_micros(), Ordering::Relaxed);
+            match owning {
                 Owning::Owned { token, seq } => {
                     if let Some((gone, _)) = seen.filter(|(gone, _)| !cluster.is_mine(node, *gone)) {
                         cluster.take_overs.fetch_add(1, Ordering::Relaxed);
@@ -430,11 +444,7 @@ async fn keep_looking(shared: Arc<Shared>) {
         drop(tokio::time::timeout(every, cluster.look.notified()).await);
         match shared.look_at_all().await {
             Err(error @ LedgerError::Broken { .. }) => shared.fail(error.to_string()),
-            // What was seen before an outage says nothing: its owner could not show that it lives.
-            Err(_) => {
-                cluster.seen.lock().clear();
-                cluster.unanswered_at.store(shared.clock.now().as_micros(), Ordering::Relaxed);
-            }
+            Err(_) => cluster.note_silence(shared.clock.now()),
             Ok(()) => {}
         }
     }

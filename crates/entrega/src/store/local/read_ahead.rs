@@ -17,10 +17,20 @@ use super::reading::ReadError;
 use super::records;
 use super::tables::JOBS;
 
-/// Jobs read with the one that is wanted.
-const AHEAD_JOBS: usize = 24;
-/// The scan ends after so many bytes.
-const AHEAD_BYTES: usize = 64 << 10;
+/// How much is read with the job that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    jobs: usize,
+    bytes: usize,
+}
+
+impl Ahead {
+    /// Of a ledger in this process: a few rows cost little more than one.
+    pub(super) const HERE: Ahead = Ahead { jobs: 24, bytes: 64 << 10 };
+    /// Of one on a server: the way there costs more than the rows.
+    pub(super) const THERE: Ahead = Ahead { jobs: 192, bytes: 512 << 10 };
+}
+
 /// Jobs kept.
 const KEPT_MAX: usize = 1024;
 
@@ -32,8 +42,13 @@ pub(super) struct ReadAhead {
 }
 
 /// The job's record from the ledger; those of its neighbours are kept.
-pub(super) async fn read(ahead: &Mutex<ReadAhead>, ledger: &dyn Ledger, id: JobId) -> Result<Option<Job>, ReadError> {
-    let rows = ledger.scan(JOBS, Scan::UpFrom(id.as_bytes()), AHEAD_JOBS, AHEAD_BYTES).await?;
+pub(super) async fn read(
+    ahead: &Mutex<ReadAhead>,
+    ledger: &dyn Ledger,
+    id: JobId,
+    much: Ahead,
+) -> Result<Option<Job>, ReadError> {
+    let rows = ledger.scan(JOBS, Scan::UpFrom(id.as_bytes()), much.jobs, much.bytes).await?;
     let mut rows = rows.iter();
     let Some((_, wanted)) = rows.next().filter(|(key, _)| key == id.as_bytes()) else { return Ok(None) };
     let mut ahead = ahead.lock();

@@ -252,7 +252,7 @@ impl Shared {
     async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
         let mut views = Vec::new();
         for lane in self.lanes.values() {
-            let figures = match lane.owned() {
+            let figures = match lane.acting() {
                 Some(owned) => owned.machine.lock().tenants().collect(),
                 None => match self.order(lane, Order::Tenants).await? {
                     Answered::Tenants(figures) => figures,

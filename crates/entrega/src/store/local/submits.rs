@@ -121,7 +121,7 @@ impl Shared {
         for (name, placed) in by_lane {
             let lane = self.lane(name)?;
             let part = permit.split(placed.len().min(permit.num_permits())).expect("no more than there are");
-            match lane.owned() {
+            match lane.acting() {
                 Some(owned) => {
                     let (places, jobs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
                     let (reply, durable) = oneshot::channel();
@@ -190,12 +190,12 @@ fn handed(lane: &LaneEntry, job: Prepared, taker: u64) -> Unit {
     let mut unit = Unit::default();
     unit.when_absent(JOBS, id_key(id));
     unit.when_absent(DEAD, id_key(id));
-    remember(&mut unit, once);
     unit.put(JOBS, id_key(id), job);
     if let Some(live) = live {
         unit.ops.push(Op::Append(lane.shard.clone(), Entry::taken(id, &live, taker)));
         unit.put(LIVE, Key::Scoped(lane.scope.clone(), *id.as_bytes()), live);
     }
+    remember(&mut unit, once);
     unit
 }
 

@@ -316,9 +316,9 @@ impl Writer {
             self.drop_jobs(lane, &[left.id], reason, Room::New, draft).await?;
             draft.part(&lane.hold, Room::New).pushed_out.push((lane.clone(), left.id));
         }
-        remember(&mut unit, once);
         unit.put(JOBS, id_key(waiting.id), job);
         live.into_iter().for_each(|live| unit.put(LIVE, lane.live_key(waiting.id), live));
+        remember(&mut unit, once);
         let part = draft.part(&lane.hold, Room::New);
         part.staged.push((lane.clone(), waiting.id));
         part.guard(unit, lane, waiting.id, Some(answer));
