@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use entrega::clock::Clock;
 use entrega::settle::Attempted;
-use entrega::store::local::tables::TABLES;
+use entrega::store::local::tables::{CALLS, FIGURES, NODES, ORDERS, TABLES};
 use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::{CountBy, DeadLetterFilter, DeadLetterStore as _, JobFilter, JobStore as _, Page, Registry as _};
 use entrega_core::id::JobId;
@@ -115,7 +115,10 @@ fn rows(options: LocalOptions) -> Vec<Row> {
         rows.extend(found.iter().map(|(key, value)| Row { table, key: key.to_vec(), value: value.to_vec() }));
     }
     let has_rows = |table: &Table| rows.iter().any(|row| row.table == *table);
-    assert!(TABLES.iter().all(has_rows) && rows.len() <= usize::from(u8::MAX), "{} rows", rows.len());
+    // What only nodes that share a ledger write is not there.
+    let is_anybodys = |table: &&Table| ![ORDERS, FIGURES, CALLS, NODES].contains(table);
+    let has_all = TABLES.iter().filter(is_anybodys).all(has_rows);
+    assert!(has_all && rows.len() <= usize::from(u8::MAX), "{} rows", rows.len());
     rows
 }
 
