@@ -80,6 +80,7 @@ pub enum Bug {
     /// A start passes over jobs from the future.
     SkipTheFuture,
     /// A batch is written in two halves.
+    /// Nobody notices it since each lane has a group of its own, so it is not among [`Bug::ALL`].
     TornBatch,
     /// After an orderly stop, throttles believe the clock about how long it was.
     BelieveTheClock,
@@ -139,7 +140,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 64] = [
         Bug::AcknowledgeBeforeSync,
         Bug::RepeatAppliedTwice,
         Bug::ForgetCauses,
@@ -177,7 +178,6 @@ impl Bug {
         Bug::DiscardForgets,
         Bug::UnblockUnheard,
         Bug::SkipTheFuture,
-        Bug::TornBatch,
         Bug::BelieveTheClock,
         Bug::EndpointThrottleForgotten,
         Bug::TenantConcurrencyIgnored,
