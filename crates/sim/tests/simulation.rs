@@ -83,23 +83,28 @@ const CAUGHT_AMONG_NODES: [(Bug, &str); 13] = [
     (Bug::RegistryUnheard, "nothing_stuck_after_heal"),
 ];
 
-#[test]
-fn the_promises_hold_for_a_thousand_seeds() {
+/// Runs these seeds on all cores; none may break a promise.
+fn hold(cast: Cast, seeds: impl Iterator<Item = u64> + Clone + Send) -> Troubles {
     let all = Mutex::new(Troubles::default());
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
         for first in 0..threads {
-            let all = &all;
+            let (all, seeds) = (&all, seeds.clone());
             scope.spawn(move || {
-                for seed in (first as u64..SEEDS).step_by(threads) {
-                    let ran = run(seed);
+                for seed in seeds.skip(first).step_by(threads) {
+                    let ran = run_cast(seed, cast, None);
                     assert_eq!(ran.violation, None, "seed {seed}\n{}", ran.trace.join("\n"));
                     all.lock().add(&ran.troubles);
                 }
             });
         }
     });
-    let all = all.into_inner();
+    all.into_inner()
+}
+
+#[test]
+fn the_promises_hold_for_a_thousand_seeds() {
+    let all = hold(Cast::Alone, 0..SEEDS);
     println!("{SEEDS} seeds: {all:?}");
     for (what, count) in all.all() {
         assert!(count > 100, "{what} happened {count} times in {SEEDS} seeds");
@@ -109,20 +114,7 @@ fn the_promises_hold_for_a_thousand_seeds() {
 /// Of several nodes: each seed takes as long as many of one, so there are few here; `entrega-sim --cast several` runs more.
 #[test]
 fn the_promises_hold_for_several_nodes() {
-    let all = Mutex::new(Troubles::default());
-    std::thread::scope(|scope| {
-        for first in [2, 5] {
-            let all = &all;
-            scope.spawn(move || {
-                for seed in (first..SEVERAL_TO).step_by(6) {
-                    let ran = run_cast(seed, Cast::Several, None);
-                    assert_eq!(ran.violation, None, "seed {seed}\n{}", ran.trace.join("\n"));
-                    all.lock().add(&ran.troubles);
-                }
-            });
-        }
-    });
-    let all = all.into_inner();
+    let all = hold(Cast::Several, (2..SEVERAL_TO).step_by(3));
     println!("several nodes: {all:?}");
     for (what, count) in all.among_nodes() {
         assert!(count > 0, "{what} never happened");

@@ -45,6 +45,11 @@ impl Lease {
         }
     }
 
+    /// Whether it was ended, and does not come back.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.as_ref().is_some_and(|term| term.is_lost.load(Ordering::Acquire))
+    }
+
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
         self.0.as_ref().is_some_and(|term| term.is_over())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use entrega::store::{ClaimedJob, CountBy, DeadLetterFilter, JobFilter, Page, Settlement};
 use entrega_core::decide::Transition;
 use entrega_core::job::{Job, JobState};
+use entrega_ledger::{Ledger as _, Owning, Shard};
 
 use super::stoppable::Stoppable;
 use super::world::{TAKEN_OVER_WITHIN, World, bounded, eventually, takes_over};
@@ -164,6 +165,30 @@ async fn a_settlement_made_again_after_the_job_moved_on_counts_once() {
         assert_eq!(one.store.health().stale_settlements, 1);
         other.done(again).await;
         assert_eq!(other.view(id).await.attempts.len(), 2);
+    })
+    .await;
+}
+
+/// Whoever claimed in a lane that counts its starts wrote them down, was told that the lane had moved, and took that for the
+/// end of the store: the whole node stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_moves_while_its_starts_are_written_down_begins_nothing_and_ends_nothing() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let world = World::by_hand(redis::shared());
+        let owner = world.node().await;
+        owner.add("throttled", "acme").await;
+        owner.add("http", "acme").await;
+        // Somebody takes the lane, as after a lease.
+        let (ledger, shard) = (world.ledger().await, Shard::new("lane/throttled"));
+        let held = ledger.own(&shard, 7, None).await.unwrap();
+        let Owning::Held { token, beat } = held else { panic!("it has an owner: {held:?}") };
+        let taken = ledger.own(&shard, 7, Some((token, beat))).await.unwrap();
+        assert!(matches!(taken, Owning::Owned { .. }), "{taken:?}");
+        assert!(owner.store.claim(&lane("throttled"), 1).await.unwrap().jobs.is_empty());
+        assert_eq!(owner.claim_ids("http").await.len(), 1, "other lanes go on");
     })
     .await;
 }

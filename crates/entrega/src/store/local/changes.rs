@@ -13,6 +13,7 @@ use super::Shared;
 use super::command::{Change, Command, NotWritten, Then};
 use super::hold::Hold;
 use super::lanes::OwnedLane;
+use super::orders::{Answered, Receipt};
 use super::reading::patiently;
 use crate::store::StoreError;
 
@@ -95,14 +96,17 @@ impl Shared {
         self.write(Change::of(lane, unit, ended, None)).await.map(drop)
     }
 
-    /// Writes a change of a lane that may carry an order out; nothing happens if the order was given up meanwhile.
+    /// Writes a change that an operator asked for, here or by an order of another node; of an order that was given up
+    /// meanwhile nothing happens.
     pub(super) async fn change_ordered(
         &self,
         lane: &Arc<OwnedLane>,
         id: JobId,
-        unit: Unit,
+        mut unit: Unit,
         then: Option<Then>,
+        receipt: Option<&Receipt>,
     ) -> Result<(), StoreError> {
+        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
         match self.write(Change::of(lane, unit, vec![id], then)).await?[0] {
             true => Ok(()),
             false => self.unsay(lane, id).await,

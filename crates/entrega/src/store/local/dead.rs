@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::command::Then;
 use super::ends::leave_index;
 use super::lanes::OwnedLane;
-use super::orders::{Answered, Order, Receipt};
+use super::orders::{Order, Receipt};
 use super::reading::{From, PAGE_ROWS, ReadError, patiently, visit};
 use super::records::{self, Live, id_key};
 use super::tables::{DEAD, JOBS, LIVE, MARKS};
@@ -355,10 +355,9 @@ impl Shared {
         unit.put(JOBS, id_key(id), records::encode(&job));
         unit.put(LIVE, lane.live_key(id), records::encode(&live));
         self.put_dead(lane, &mut unit, &dead);
-        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
         let put_back = lane.clone();
         let then: Then = Box::new(move |shared| put_back.put_back(shared, id, &live));
-        Ok(self.change_ordered(lane, id, unit, Some(then)).await?)
+        Ok(self.change_ordered(lane, id, unit, Some(then), receipt).await?)
     }
 
     /// Gives an entry of one of this node's lanes up.
@@ -376,8 +375,7 @@ impl Shared {
         dead.discard_reason = Some(reason.to_owned());
         let mut unit = Unit::default();
         self.put_dead(lane, &mut unit, &dead);
-        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
-        Ok(self.change_ordered(lane, id, unit, None).await?)
+        Ok(self.change_ordered(lane, id, unit, None, receipt).await?)
     }
 
     /// The same for an entry whose lane is not in the configuration, so that nobody owns it.

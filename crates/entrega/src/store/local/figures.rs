@@ -2,6 +2,7 @@
 //! Invariant: about a second old; nothing is decided by it but whether new work is refused.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use entrega_core::breaker::BreakerFigures;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::lanes::{LaneEntry, OwnedLane};
+use super::owners::Cluster;
 use super::reading::{self, ReadError};
 use super::records;
 use super::tables::FIGURES;
@@ -65,7 +67,7 @@ impl OwnedLane {
         let machine = self.machine.lock();
         LaneFigures {
             sizes: machine.sizes(),
-            blocked: self.blocked.load(std::sync::atomic::Ordering::Relaxed),
+            blocked: self.blocked.load(Ordering::Relaxed),
             dead_letters,
             hold: machine.held_by(now),
             breaker: machine.breaker(now),
@@ -101,8 +103,8 @@ impl Shared {
         Ok(views)
     }
 
-    /// Shows others how this node's lanes stand, and looks at theirs.
-    pub(super) async fn exchange_figures(&self) -> Result<(), StoreError> {
+    /// Shows others this node and how its lanes stand, looks at theirs, and gives up what another should own.
+    async fn show_and_look(&self, cluster: &Cluster) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut unit = Unit::default();
         for lane in self.lanes.values() {
@@ -118,7 +120,6 @@ impl Shared {
                 }
             }
         }
-        let Some(cluster) = &self.cluster else { return Ok(()) };
         self.show_node(cluster, &mut unit);
         let node = self.node.read().clone();
         self.write_under(node, vec![unit]).await?;
@@ -129,9 +130,10 @@ impl Shared {
 
 /// Shows and looks once a second, until the store ends.
 pub(super) async fn keep_showing(shared: Arc<Shared>) {
+    let Some(cluster) = &shared.cluster else { return };
     while !shared.stop.is_cancelled() {
-        if let Err(error) = shared.exchange_figures().await {
-            tracing::debug!(errorReason = %error, "Figures of lanes could not be exchanged");
+        if let Err(error) = shared.show_and_look(cluster).await {
+            tracing::debug!(errorReason = %error, "What nodes show of themselves could not be exchanged");
         }
         shared.look_at_registry().await;
         tokio::select! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
-use entrega_core::lane::{Claimed, Explanation, Next, NotRemoved};
+use entrega_core::lane::{Claimed, Claims, Explanation, Next, NotRemoved};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
@@ -245,18 +245,33 @@ impl Shared {
             }
             self.forget_starts().await?;
         };
-        let counts_starts = !claims.jobs.is_empty() && lane.machine.lock().counts_starts();
-        if self.cluster.is_some() && counts_starts {
-            // Whoever owns the lane next must know of them.
-            self.write_starts(lane, decided_at).await?;
-        }
-        let jobs = self.load_all(lane, &claims.jobs).await?;
         if !claims.expired.is_empty() {
             let expired = claims.expired.iter().map(|left| left.id).collect();
             self.send(Command::Expire { lane: lane.clone(), expired })?;
         }
+        let counts_starts = !claims.jobs.is_empty() && lane.machine.lock().counts_starts();
+        if self.cluster.is_some() && counts_starts {
+            // Whoever owns the lane next must know of them.
+            match self.write_starts(lane, decided_at).await {
+                Ok(()) => {}
+                Err(error @ StoreError::Stopped { .. }) => return Err(error),
+                // The lane has moved, and its memory with it, or is about to; nothing was begun.
+                Err(_) => return Ok(self.begin_nothing(lane, claims)),
+            }
+        }
+        let jobs = self.load_all(lane, &claims.jobs).await?;
         let jobs = self.start_now(lane, &claims.jobs, jobs, decided_at);
         Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at, counts_starts })
+    }
+
+    /// Puts back what was claimed.
+    fn begin_nothing(&self, lane: &OwnedLane, claims: Claims) -> ClaimBatch {
+        let now = self.clock.now();
+        let mut machine = lane.machine.lock();
+        for claimed in &claims.jobs {
+            machine.give_back(now, claimed.ticket, now);
+        }
+        ClaimBatch { expired: claims.expired, wake_at: Some(now + ASK_AGAIN_AFTER), ..ClaimBatch::default() }
     }
 
     /// What was claimed, with its records.
@@ -345,20 +360,18 @@ impl Shared {
                 _ => wrong(HAS_ENDED),
             };
         }
+        // Of a blocked job the machine has let go; only its record is left.
         let was_blocked = view.state == JobState::Blocked;
-        if was_blocked {
-            // The machine has let go of it; only its record is left.
-        } else if let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
+        if !was_blocked && let Err(NotRemoved::Running | NotRemoved::Unknown) = lane.machine.lock().remove(id) {
             return wrong("it is being attempted or has just ended");
         }
         let dropped = self.dropped(lane, &[id], JobState::Cancelled, reason, &Pending::new()).await;
-        let mut end = dropped.map_err(StoreError::from)?;
-        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut end, &Answered::Done));
+        let end = dropped.map_err(StoreError::from)?;
         let cancelled = lane.clone();
         let then: Then = Box::new(move |_| {
             cancelled.blocked.fetch_sub(was_blocked.into(), Ordering::Relaxed);
         });
-        Ok(self.change_ordered(lane, id, end, Some(then)).await?)
+        Ok(self.change_ordered(lane, id, end, Some(then), receipt).await?)
     }
 
     /// Puts a blocked job of a lane of this node's back in its queue.
@@ -388,14 +401,13 @@ impl Shared {
             let job = Job { expires_at: expires.finite(), ..job };
             unit.put(JOBS, id_key(id), records::encode(&job));
         }
-        receipt.into_iter().for_each(|receipt| receipt.sign(lane, &mut unit, &Answered::Done));
         let unblocked = lane.clone();
         let then: Then = Box::new(move |shared: &Shared| {
             unblocked.blocked.fetch_sub(1, Ordering::Relaxed);
             unblocked.has_unblocked.store(true, Ordering::Relaxed);
             unblocked.put_back(shared, id, &live);
         });
-        Ok(self.change_ordered(lane, id, unit, Some(then)).await?)
+        Ok(self.change_ordered(lane, id, unit, Some(then), receipt).await?)
     }
 }
 

@@ -3,10 +3,10 @@
 //! runs, one at a time, and not again for some leases.
 //! Never: takes anything from a living owner; the owner gives it up by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega_core::time::Time;
@@ -27,8 +27,6 @@ use crate::store::{HandOver, NodeView, OwnedShard, StoreError};
 const STEADY_AFTER: u32 = 3;
 /// A shard that moved stays for so many leases.
 const STAYS_FOR: u32 = 5;
-/// A shard that was given up for a certain node is left to it for this part of a lease.
-const LEFT_FOR: u32 = 1;
 /// How long a lane that is to move waits for what runs.
 const DRAINS_FOR: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -65,9 +63,9 @@ pub(super) struct Nodes {
     tried: Mutex<BTreeMap<Shard, Time>>,
     /// The last that it gave up.
     last: Mutex<Option<(String, u64, Time)>>,
-    beat: std::sync::atomic::AtomicU64,
+    beat: AtomicU64,
     /// Nodes whose other policies were warned of.
-    warned: Mutex<std::collections::BTreeSet<u64>>,
+    warned: Mutex<BTreeSet<u64>>,
 }
 
 /// The node that should own a shard: the one that draws highest for it. When a node comes or goes, only shards move that
@@ -109,9 +107,9 @@ impl Nodes {
         left_to.get(shard).is_some_and(|(to, _)| *to != node)
     }
 
-    /// Leaves a shard to a node for a while.
+    /// Leaves a shard to a node for a lease.
     pub(super) fn leave_to(&self, cluster: &Cluster, now: Time, shard: Shard, to: u64) {
-        self.left_to.lock().insert(shard, (to, now + cluster.lease() / LEFT_FOR));
+        self.left_to.lock().insert(shard, (to, now + cluster.lease()));
     }
 
     /// Whether another node should take a shard whose owner is gone; it is given a moment more.

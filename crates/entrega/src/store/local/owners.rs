@@ -259,6 +259,12 @@ impl Shared {
                 continue;
             }
             let Some(hold) = self.ask_for(cluster, &shard).await? else { continue };
+            if self.is_released.load(Ordering::SeqCst) {
+                // It was given up while this was asked for.
+                self.ledger.release(&shard, hold.token).await?;
+                self.leave(&shard, hold.token);
+                return Ok(());
+            }
             match lane {
                 None => *self.house.write() = Some(hold),
                 Some(lane) => self.take_over(lane, hold).await?,
@@ -277,8 +283,7 @@ impl Shared {
         let mut seen = cluster.may_take(now, shard, node);
         let number = cluster.number(node);
         for _ in 0..2 {
-            let owning = self.ledger.own(shard, number, seen).await;
-            let owning = owning?;
+            let owning = self.ledger.own(shard, number, seen).await?;
             cluster.answered_at.store(self.clock.now().as_micros(), Ordering::Relaxed);
             match owning {
                 Owning::Owned { token, seq } => {
@@ -311,6 +316,11 @@ impl Shared {
                 lane.open(loaded.clone());
                 // What operators changed while it was loaded reached only lanes that were open.
                 self.set_up(&loaded);
+                if loaded.hold.lease.is_lost() {
+                    // It was lost while it was loaded; nobody else closes it.
+                    lane.leave(&hold);
+                    return Ok(());
+                }
                 tokio::spawn(inbox::tend(self.clone(), lane.clone(), loaded));
                 Ok(())
             }

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::job::Job;
 use entrega_core::name::LaneName;
-use entrega_core::time::Time;
 use entrega_ledger::{Expect, Key, Op, Unit, When};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -61,6 +60,13 @@ impl Shared {
         }
         let unsaved = || Submitted::Unsaved(StoreError::Unreachable { reason: "others were always faster".into() });
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unsaved)).collect())
+    }
+
+    /// The job that was taken under a key, while that is remembered.
+    pub(super) async fn taken_under(&self, key: &str) -> Result<Option<JobId>, ReadError> {
+        let kept = records::load_kept(&*self.ledger, key).await?;
+        let now = self.clock.now();
+        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
     }
 
     /// What the keys of new jobs are used for, in one read.
@@ -135,17 +141,16 @@ impl Shared {
             let taken = durable.await.map_err(|_| self.stopped())?;
             places.into_iter().zip(taken).for_each(|(place, taken)| answers[place] = submitted(taken));
         }
-        for (lane, places, durable) in handing {
+        for Handing { lane, places, durable } in handing {
             let handed = durable.await.map_err(|_| self.stopped())?;
             self.poke(&lane);
-            let has_keys = |place: usize| !jobs[place].once.is_empty();
-            for (place, was_handed) in places.into_iter().zip(handed_to(handed)) {
-                answers[place] = match was_handed {
-                    Err(error) => Some(Submitted::Unsaved(error)),
-                    Ok(true) => Some(Submitted::Accepted { pushed_out: None }),
+            for (number, place) in places.into_iter().enumerate() {
+                answers[place] = match &handed {
+                    Err(refused) => Some(Submitted::Unsaved((*refused).into())),
+                    Ok(took_effect) if took_effect[number] => Some(Submitted::Accepted { pushed_out: None }),
+                    Ok(_) if jobs[place].once.is_empty() => Some(Submitted::Duplicate),
                     // Who used its key is looked up again.
-                    Ok(false) if has_keys(place) => None,
-                    Ok(false) => Some(Submitted::Duplicate),
+                    Ok(_) => None,
                 };
             }
         }
@@ -153,14 +158,13 @@ impl Shared {
     }
 
     /// Leaves jobs for the owner of their lane, as far as that has room by what it showed last.
-    #[expect(clippy::type_complexity, reason = "what is sent, for whoever waits for it")]
     fn hand(
         &self,
         lane: &Arc<LaneEntry>,
         placed: Vec<Placed>,
         permit: OwnedSemaphorePermit,
         answers: &mut [Option<Submitted>],
-    ) -> Result<(Arc<LaneEntry>, Vec<usize>, oneshot::Receiver<Result<Vec<bool>, NotWritten>>), StoreError> {
+    ) -> Result<Handing, StoreError> {
         let (mut places, mut units) = (Vec::new(), Vec::new());
         for (place, job) in placed {
             if job.live.is_some() && !lane.published.lock().take_in(&lane.policy) {
@@ -172,15 +176,16 @@ impl Shared {
         }
         let (reply, durable) = oneshot::channel();
         self.send(Command::Hand { units, reply, permit })?;
-        Ok((lane.clone(), places, durable))
+        Ok(Handing { lane: lane.clone(), places, durable })
     }
 }
 
-fn handed_to(handed: Result<Vec<bool>, NotWritten>) -> Box<dyn Iterator<Item = Result<bool, StoreError>> + Send> {
-    match handed {
-        Ok(each) => Box::new(each.into_iter().map(Ok)),
-        Err(refused) => Box::new(std::iter::repeat_with(move || Err(refused.into()))),
-    }
+/// Jobs on their way to the owner of their lane.
+struct Handing {
+    lane: Arc<LaneEntry>,
+    /// Where they stand in their submission.
+    places: Vec<usize>,
+    durable: oneshot::Receiver<Result<Vec<bool>, NotWritten>>,
 }
 
 /// A job as its lane's owner finds it.
@@ -221,14 +226,5 @@ pub(super) fn prepare(job: &Job) -> Prepared {
         live: Some(records::encode(&live)),
         job: records::encode_job(job),
         once: Vec::new(),
-    }
-}
-
-impl Shared {
-    /// The job that was taken under a key, while that is remembered.
-    pub(super) async fn taken_under(&self, key: &str) -> Result<Option<JobId>, ReadError> {
-        let kept = records::load_kept(&*self.ledger, key).await?;
-        let now: Time = self.clock.now();
-        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
     }
 }

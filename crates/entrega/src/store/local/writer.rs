@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{Admission, Next, Waiting};
-use entrega_ledger::{Applied, EntryId, LedgerError, Op, Room, Unit, Verdict};
+use entrega_core::policy::OnFull;
+use entrega_ledger::{Applied, EntryId, Key, LedgerError, Op, Room, Unit, Verdict, When};
 
 use super::Shared;
 use super::command::{Cause, Change, Command, NotWritten, Prepared, Retried, Taken};
@@ -20,7 +21,6 @@ use super::lanes::OwnedLane;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Kept, id_key};
 use super::tables::{DEAD, JOBS, LIVE, ONCE};
-use entrega_ledger::{Key, When};
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -342,7 +342,7 @@ impl Writer {
             match admission {
                 Admission::Admitted | Admission::Duplicate => {}
                 Admission::Preempted(left) => dropped.push(left.id),
-                Admission::Full if lane.policy.on_full == entrega_core::policy::OnFull::Refuse => {
+                Admission::Full if lane.policy.on_full == OnFull::Refuse => {
                     lane.machine.lock().admit_always(&waiting);
                 }
                 Admission::Full => dropped.push(waiting.id),
