@@ -16,62 +16,81 @@ use tokio_util::sync::CancellationToken;
 use crate::bare::Shape;
 use crate::ours;
 use crate::rate::Rate;
+use crate::redis::Redis;
 use crate::sink::Sink;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Jobs per second of an engine that is not running yet; it has stopped when this returns.
 pub async fn measure(engine: Arc<Engine>, sink: &Sink, shape: Shape, limit: Duration) -> Result<Rate> {
-    measure_with(engine, None, sink, shape, limit).await
+    let run = Run { engine, other: None, redis: None, sink };
+    Ok(run.measure(shape, limit).await?.0)
 }
 
-/// The same, where another node takes half of the jobs in.
-pub async fn measure_with(
-    engine: Arc<Engine>,
-    other: Option<Arc<Engine>>,
-    sink: &Sink,
-    shape: Shape,
-    limit: Duration,
-) -> Result<Rate> {
-    let shutdown = CancellationToken::new();
-    let running = {
-        let (engine, shutdown) = (engine.clone(), shutdown.clone());
-        tokio::spawn(async move { engine.run(shutdown, Duration::from_secs(5)).await })
-    };
-    let url = format!("{}/", sink.origin());
-    let run = async {
-        // A tenth to warm up, as for the bare client.
-        let other = other.as_deref();
-        drain(&engine, other, sink, &url, Shape { requests: shape.requests.div_ceil(10), ..shape }).await?;
-        drain(&engine, other, sink, &url, shape).await
-    };
-    let late = || format!("the drain took over {limit:?}");
-    let rate = tokio::time::timeout(limit, run).await.with_context(late)??;
-    shutdown.cancel();
-    running.await??;
-    Ok(rate)
+/// Who drains, and where to.
+pub struct Run<'a> {
+    /// The node that owns the lane.
+    pub engine: Arc<Engine>,
+    /// Another one, which takes half of the jobs in.
+    pub other: Option<Arc<Engine>>,
+    /// The server that they share.
+    pub redis: Option<&'a Redis>,
+    /// Where jobs go.
+    pub sink: &'a Sink,
 }
 
-async fn drain(engine: &Engine, other: Option<&Engine>, sink: &Sink, url: &str, shape: Shape) -> Result<Rate> {
-    engine.store.set_paused(&ours::lane(), true).await?;
-    let elsewhere = if other.is_some() { shape.requests / 2 } else { 0 };
-    ours::fill(engine, url, &shape.body(), shape.requests - elsewhere).await?;
-    if let Some(other) = other {
-        ours::fill(other, url, &shape.body(), elsewhere).await?;
+impl Run<'_> {
+    /// Jobs per second, and the server's processor time for the drain; the engine has stopped when this returns.
+    pub async fn measure(&self, shape: Shape, limit: Duration) -> Result<(Rate, Duration)> {
+        let shutdown = CancellationToken::new();
+        let running = {
+            let (engine, shutdown) = (self.engine.clone(), shutdown.clone());
+            tokio::spawn(async move { engine.run(shutdown, Duration::from_secs(5)).await })
+        };
+        let run = async {
+            // A tenth to warm up, as for the bare client.
+            self.drain(Shape { requests: shape.requests.div_ceil(10), ..shape }).await?;
+            self.drain(shape).await
+        };
+        let late = || format!("the drain took over {limit:?}");
+        let drained = tokio::time::timeout(limit, run).await.with_context(late)??;
+        shutdown.cancel();
+        running.await??;
+        Ok(drained)
     }
-    while left(engine).await? < shape.requests {
-        tokio::time::sleep(LOOK_EVERY).await;
+
+    async fn drain(&self, shape: Shape) -> Result<(Rate, Duration)> {
+        let Run { engine, other, sink, .. } = self;
+        let url = format!("{}/", sink.origin());
+        engine.store.set_paused(&ours::lane(), true).await?;
+        let elsewhere = if other.is_some() { shape.requests / 2 } else { 0 };
+        ours::fill(engine, &url, &shape.body(), shape.requests - elsewhere).await?;
+        if let Some(other) = other {
+            ours::fill(other, &url, &shape.body(), elsewhere).await?;
+        }
+        while left(engine).await? < shape.requests {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        sink.reset().await?;
+        let used_before = self.processor_time().await?;
+        let start = Instant::now();
+        engine.store.set_paused(&ours::lane(), false).await?;
+        while left(engine).await? > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        engine.store.flush().await?;
+        let rate = Rate::new(shape.requests, start.elapsed());
+        let used = self.processor_time().await? - used_before;
+        sink.expect(shape.requests).await?;
+        Ok((rate, used))
     }
-    sink.reset().await?;
-    let start = Instant::now();
-    engine.store.set_paused(&ours::lane(), false).await?;
-    while left(engine).await? > 0 {
-        tokio::time::sleep(LOOK_EVERY).await;
+
+    async fn processor_time(&self) -> Result<Duration> {
+        match self.redis {
+            Some(redis) => redis.processor_time().await,
+            None => Ok(Duration::ZERO),
+        }
     }
-    engine.store.flush().await?;
-    let rate = Rate::new(shape.requests, start.elapsed());
-    sink.expect(shape.requests).await?;
-    Ok(rate)
 }
 
 /// Jobs that wait or run.

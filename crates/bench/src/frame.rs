@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use crate::append::{self, Batches};
 use crate::bare::{self, Shape};
 use crate::bullmq;
-use crate::drain;
+use crate::drain::{self, Run};
 use crate::ours;
 use crate::rate::Rate;
 use crate::redis::Redis;
@@ -178,17 +178,16 @@ impl Frame {
         had("BullMQ", drained.await)
     }
 
-    /// The rate, and the server's time for a job from its submission to its end.
+    /// The rate, and the server's processor time for a job that is drained, in microseconds.
     async fn drain_ours(&self, redis: &Redis, sink: &Sink, is_shared: bool) -> Result<(Rate, f64)> {
         let shape = self.shape();
         progress(&format!("drain on Redis, {} jobs", shape.requests));
         redis.clear().await?;
-        let owner = ours::on_redis(&redis.url()).await?;
+        let engine = ours::on_redis(&redis.url()).await?;
         let other = if is_shared { Some(ours::on_redis(&redis.url()).await?) } else { None };
-        let before = redis.busy_us().await?;
-        let rate = drain::measure_with(owner, other, sink, shape, LIMIT).await?;
-        let jobs = shape.requests + shape.requests.div_ceil(10);
-        Ok((rate, (redis.busy_us().await? - before) as f64 / jobs as f64))
+        let run = Run { engine, other, redis: Some(redis), sink };
+        let (rate, used) = run.measure(shape, LIMIT).await?;
+        Ok((rate, used.as_secs_f64() * 1e6 / shape.requests as f64))
     }
 }
 
@@ -209,7 +208,7 @@ pub struct Round {
     pub ours: Rate,
     /// Ours, where another node took half of the jobs in.
     pub shared: Rate,
-    /// The server's time for one of our jobs, in microseconds.
+    /// The server's processor time for one of our jobs, in microseconds.
     pub server_us: f64,
     /// The same where another node took half of them in.
     pub shared_us: f64,

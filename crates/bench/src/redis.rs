@@ -95,18 +95,14 @@ impl Redis {
         }
     }
 
-    /// The time it has spent in commands since it started or was last asked to forget it, in microseconds.
-    pub async fn busy_us(&self) -> Result<u64> {
-        let figures = self.command("INFO commandstats").await?;
-        let of_line = |line: &str| line.split_once(",usec=")?.1.split(',').next()?.parse::<u64>().ok();
-        // What a script calls is part of the script.
-        let is_outer = |line: &&str| {
-            let command = line.trim_start_matches("cmdstat_");
-            ["evalsha", "eval", "hmget", "zrange", "zrevrange", "xrange", "publish"]
-                .iter()
-                .any(|outer| command.starts_with(outer))
+    /// The processor time it has used, threads that write its file included.
+    pub async fn processor_time(&self) -> Result<Duration> {
+        let figures = self.command("INFO cpu").await?;
+        let seconds = |name: &str| {
+            let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|text| text.trim().parse::<f64>().ok()).with_context(|| format!("no {name} in {figures:?}"))
         };
-        Ok(figures.lines().filter(is_outer).filter_map(of_line).sum())
+        Ok(Duration::from_secs_f64(seconds("used_cpu_sys")? + seconds("used_cpu_user")?))
     }
 
     /// How many keys it has.

@@ -146,9 +146,9 @@ impl Gate {
         self.cadence = new.cadence.map(|new| self.cadence.take().unwrap_or(new));
     }
 
-    /// Whether it counts starts.
-    pub(super) fn counts_starts(&self) -> bool {
-        self.throttles().next().is_some() || self.cadence.is_some()
+    /// Whether the tenant has a throttle of its own.
+    pub(super) fn has_own_throttle(&self) -> bool {
+        self.own_throttle.is_some()
     }
 
     /// Whether it can ever hold anything.

@@ -384,9 +384,19 @@ impl Lane {
 
     /// Whether anything counts its starts.
     pub fn counts_starts(&self) -> bool {
-        self.policy.throttle.is_some()
-            || self.policy.cadence.is_some()
-            || self.turns.tenants.iter().any(|tenant| tenant.gate.as_ref().is_some_and(|gate| gate.counts_starts()))
+        self.policy.throttle.is_some() || self.policy.cadence.is_some() || self.turns.has_own_throttles()
+    }
+
+    /// About the next jobs to be claimed for their first attempt, out of `max` that are looked at, for whoever reads
+    /// ahead what they carry. A guess: nothing is decided by it.
+    pub fn upcoming(&self, max: usize) -> Vec<JobId> {
+        let upcoming = self.turns.upcoming(&self.slab, max).into_iter().map(|slot| &self.slab[slot]);
+        upcoming.filter(|entry| entry.attempt == 0).map(|entry| entry.id).collect()
+    }
+
+    /// Whether a job is here and no attempt of it is under way.
+    pub fn is_waiting(&self, id: JobId) -> bool {
+        self.slab.find(id).is_some_and(|slot| self.slab[slot].place != Place::Running)
     }
 
     /// Takes out a job that waits.

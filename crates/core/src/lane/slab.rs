@@ -167,6 +167,11 @@ impl Slab {
         self[slot].links[L] = UNLINKED;
     }
 
+    /// The entry behind this one on its list.
+    pub(super) fn after<const L: usize>(&self, slot: Slot) -> Slot {
+        self[slot].links[L].next
+    }
+
     fn grow(&mut self) {
         let first = self.pages.len() * PAGE;
         let mut page = vec![Entry::new(JobId::MIN, 0, Priority::Low, Time::ZERO, Time::ZERO); PAGE];

@@ -75,6 +75,24 @@ fn a_claim_that_met_many_expired_jobs_asks_to_be_called_again() {
     assert_eq!((ids(&second), second.wake_at), (vec![id(count)], None));
 }
 
+/// Whoever reads ahead what jobs carry reads what is claimed next.
+#[test]
+fn upcoming_jobs_are_those_that_are_claimed_next() {
+    let mut lane = lane(policy());
+    lane.set_weight(&tenant("b"), 2);
+    put(&mut lane, (0..20).map(|number| job(number, "a", Priority::Normal)));
+    put(&mut lane, (20..40).map(|number| job(number, "b", Priority::Normal)));
+    put(&mut lane, (40..43).map(|number| job(number, "c", Priority::High)));
+    put(&mut lane, [Waiting { attempt: 1, ..job(43, "c", Priority::High) }]);
+    let upcoming = lane.upcoming(24);
+    assert_eq!(lane.upcoming(24), upcoming, "a look changes nothing");
+    let claimed: Vec<JobId> =
+        lane.claim(NOW, 24).jobs.iter().filter(|job| job.attempt == 1).map(|job| job.id).collect();
+    assert_eq!(upcoming, claimed);
+    assert_eq!(lane.upcoming(1000).len(), 20, "all that are left");
+    assert!(lane.is_waiting(id(39)) && !lane.is_waiting(id(0)) && !lane.is_waiting(id(99)));
+}
+
 fn settle_ok(lane: &mut Lane, now: Time, job: &Claimed) {
     assert!(lane.settle(now, job.ticket, Next::Leave, Lesson::Up, Duration::ZERO));
 }

@@ -61,6 +61,8 @@ pub(super) struct Turns {
     is_round_robin: bool,
     /// Tenants seen for the first time start with their throttle used up at this moment.
     spent_at: Option<Time>,
+    /// How many tenants have a throttle of their own.
+    own_throttles: u32,
 }
 
 impl Turns {
@@ -75,6 +77,7 @@ impl Turns {
             tenant_concurrency: policy.tenant_concurrency,
             is_round_robin: policy.fairness.enable_round_robin,
             spent_at: None,
+            own_throttles: 0,
         }
     }
 
@@ -255,11 +258,43 @@ impl Turns {
     pub(super) fn set_throttle(&mut self, number: u32, rate: Option<Rate>) {
         let tenant = &mut self.tenants[number as usize];
         let gate = tenant.gate.get_or_insert_default();
+        self.own_throttles -= u32::from(gate.has_own_throttle());
         let has_changed = gate.set_own_throttle(rate);
+        self.own_throttles += u32::from(gate.has_own_throttle());
         tenant.gate.take_if(|gate| !gate.can_hold());
         if has_changed && tenant.parked != Parked::No {
             self.unpark(number);
         }
+    }
+
+    /// Whether any tenant has a throttle of its own.
+    pub(super) fn has_own_throttles(&self) -> bool {
+        self.own_throttles > 0
+    }
+
+    /// About the next `max` jobs to be claimed, in about that order: turns as they stand now, and nobody held.
+    pub(super) fn upcoming(&self, slab: &Slab, max: usize) -> Vec<Slot> {
+        let mut upcoming = Vec::with_capacity(max);
+        for priority in Priority::ALL {
+            let of_ring = self.rings[priority as usize].order.iter().take(max).map(|&number| {
+                let tenant = &self.tenants[number as usize];
+                (tenant.queues[priority as usize].head, self.batch.saturating_mul(tenant.weight).max(1))
+            });
+            let mut heads: Vec<(Slot, u32)> = of_ring.collect();
+            while !heads.is_empty() && upcoming.len() < max {
+                heads.retain_mut(|(head, turn)| {
+                    for _ in 0..*turn {
+                        if *head == NONE || upcoming.len() == max {
+                            break;
+                        }
+                        upcoming.push(*head);
+                        *head = slab.after::<QUEUE>(*head);
+                    }
+                    *head != NONE
+                });
+            }
+        }
+        upcoming
     }
 
     /// Whether one tenant can be held back while others go.

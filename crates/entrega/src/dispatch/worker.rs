@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::desk::Desk;
 use crate::settle::Attempted;
-use crate::store::ClaimedJob;
+use crate::store::{Carried, ClaimedJob};
 
 /// What a channel has beyond its deadline to say what an attempt came to; one that says nothing by then is cut off.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -41,15 +41,14 @@ async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Option<Attempted> {
     let started_at = clock.now();
     let deadline = clock.instant(started_at + desk.policy.timeout);
     let attempt = AssertUnwindSafe(desk.channel.attempt(&claimed, deadline)).catch_unwind();
-    let timed = tokio::time::timeout_at(deadline + LAST_WORDS, attempt);
-    let Some(ended) = claimed.lease.hold(timed).await else {
-        desk.give_back(&claimed);
-        return None;
-    };
-    let outcome = match ended {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
-        Err(_) => fault(FaultKind::Timeout, "no answer in time".into()),
+    let outcome = match claimed.lease.carry(deadline + LAST_WORDS, attempt).await {
+        Carried::Done(Ok(outcome)) => outcome,
+        Carried::Done(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
+        Carried::TooLate => fault(FaultKind::Timeout, "no answer in time".into()),
+        Carried::LeaseOver => {
+            desk.give_back(&claimed);
+            return None;
+        }
     };
     Some(Attempted { took: clock.now().since(started_at), claimed, started_at, outcome })
 }

@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use entrega_core::time::Time;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::clock::Clock;
 
@@ -55,19 +56,48 @@ impl Lease {
         self.0.as_ref().is_some_and(|term| term.is_over())
     }
 
-    /// Carries work on while the lease lasts. `None` if it ended before the work did; then the work took no step after
-    /// the end, however long the process stood still in between.
-    pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let Some(term) = &self.0 else { return Some(work.await) };
-        let (mut work, mut over) = (pin!(work), pin!(term.over()));
+    /// Carries work on while the lease lasts, and until a moment at the latest. After the end of either the work takes no
+    /// step, however long the process stood still in between.
+    pub async fn carry<T>(&self, latest: Instant, work: impl Future<Output = T>) -> Carried<T> {
+        let Some(term) = &self.0 else {
+            return timeout_at(latest, work).await.map_or(Carried::TooLate, Carried::Done);
+        };
+        // Whoever ends the lease from now on wakes this, whether or not it was asked before.
+        let (mut work, mut lost) = (pin!(work), pin!(term.lost.notified()));
+        // One timer for both ends: a beat may have moved that of the lease on by the time it rings.
+        let next_end = || latest.min(term.clock.instant(term.end()));
+        let mut alarm = pin!(sleep_until(next_end()));
         poll_fn(|cx| {
-            if term.is_over() || over.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
+            if term.is_over() {
+                return Poll::Ready(Carried::LeaseOver);
             }
-            work.as_mut().poll(cx).map(Some)
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Carried::Done(done));
+            }
+            while alarm.as_mut().poll(cx).is_ready() {
+                if alarm.deadline() == latest {
+                    return Poll::Ready(Carried::TooLate);
+                }
+                if term.is_over() {
+                    return Poll::Ready(Carried::LeaseOver);
+                }
+                alarm.as_mut().reset(next_end());
+            }
+            lost.as_mut().poll(cx).map(|()| Carried::LeaseOver)
         })
         .await
     }
+}
+
+/// What came of work under a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried<T> {
+    /// It ended by itself.
+    Done(T),
+    /// Its moment came first.
+    TooLate,
+    /// The lease ended first.
+    LeaseOver,
 }
 
 impl Term {
@@ -77,17 +107,6 @@ impl Term {
 
     fn end(&self) -> Time {
         Time::from_micros(self.until.load(Ordering::Acquire))
-    }
-
-    async fn over(&self) {
-        loop {
-            let lost = self.lost.notified();
-            if self.is_over() {
-                return;
-            }
-            // A beat may have moved the end on by then.
-            drop(tokio::time::timeout_at(self.clock.instant(self.end()), lost).await);
-        }
     }
 }
 
@@ -107,14 +126,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn work_ends_with_its_lease_and_not_before() {
         let clock = Clock::of_runtime(START);
-        let (lease, until) = lease(&clock, 5);
+        let ((lease, until), far) = (lease(&clock, 5), clock.instant(START + Duration::from_hours(1)));
         // reason: the time of this runtime stands still, and passes at once when all wait.
-        assert_eq!(lease.hold(tokio::time::sleep(Duration::from_secs(4))).await, Some(()));
-        until.fetch_add(3_000_000, Ordering::Release);
+        assert_eq!(lease.carry(far, tokio::time::sleep(Duration::from_secs(4))).await, Carried::Done(()));
+        let beat = async {
+            // reason: the same.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            until.fetch_add(3_000_000, Ordering::Release);
+        };
         // reason: the same.
-        assert_eq!(lease.hold(tokio::time::sleep(Duration::from_secs(9))).await, None);
+        let late = lease.carry(far, tokio::time::sleep(Duration::from_secs(9)));
+        assert_eq!(tokio::join!(late, beat).0, Carried::LeaseOver);
         assert_eq!(clock.now(), START + Duration::from_secs(8), "moved on by a beat");
         assert!(lease.is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_ends_with_its_moment_whether_or_not_there_is_a_lease() {
+        let clock = Clock::of_runtime(START);
+        for (lease, second) in [(lease(&clock, 3600).0, 2), (Lease::forever(), 4)] {
+            let latest = START + Duration::from_secs(second);
+            let carried = lease.carry(clock.instant(latest), std::future::pending::<()>()).await;
+            assert_eq!((carried, clock.now()), (Carried::TooLate, latest));
+        }
     }
 
     /// The process stood still between two steps, and the timer had not been looked at yet when it went on.
@@ -129,7 +163,8 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::<()>::Pending
         });
-        assert_eq!(lease.hold(work).await, None);
+        let far = clock.instant(START + Duration::from_hours(1));
+        assert_eq!(lease.carry(far, work).await, Carried::LeaseOver);
         assert_eq!(steps, 1);
     }
 
@@ -142,7 +177,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
             lease.lose();
         };
-        let (held, ()) = tokio::join!(lease.hold(std::future::pending::<()>()), losing);
-        assert_eq!((held, clock.now()), (None, START + Duration::from_millis(10)));
+        let far = clock.instant(START + Duration::from_hours(1));
+        let (carried, ()) = tokio::join!(lease.carry(far, std::future::pending::<()>()), losing);
+        assert_eq!((carried, clock.now()), (Carried::LeaseOver, START + Duration::from_millis(10)));
     }
 }

@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 pub use self::call::{Begun, GateName, Passing, StoredAnswer};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
-pub use self::lease::Lease;
+pub use self::lease::{Carried, Lease};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 pub use self::node::{HandOver, NodeView, OwnedShard};
 use self::view::Held;

@@ -115,11 +115,22 @@ fn commands(names: &Names, units: &[Unit], give: &mut dyn FnMut(&[u8])) {
         }
     }
     let mut tables: Vec<(Table, Rows<'_>)> = Vec::new();
-    let mut entries = 0;
+    let mut appends: Vec<(&Shard, &[u8])> = Vec::new();
+    let mut takes: Vec<(&Shard, Vec<EntryId>)> = Vec::new();
     for (place, op) in ops().enumerate() {
-        let (Op::Put(table, key, _) | Op::Remove(table, key)) = op else {
-            entries += 1;
-            continue;
+        let (table, key) = match op {
+            Op::Put(table, key, _) | Op::Remove(table, key) => (table, key),
+            Op::Append(shard, bytes) => {
+                appends.push((shard, bytes));
+                continue;
+            }
+            Op::Take(shard, entry) => {
+                match takes.iter_mut().find(|(known, _)| *known == shard) {
+                    Some((_, entries)) => entries.push(*entry),
+                    None => takes.push((shard, vec![*entry])),
+                }
+                continue;
+            }
         };
         if last.get(&(*table, key)) != Some(&place) {
             continue;
@@ -136,7 +147,7 @@ fn commands(names: &Names, units: &[Unit], give: &mut dyn FnMut(&[u8])) {
     }
     let runs =
         tables.iter().map(|(_, rows)| usize::from(!rows.puts.is_empty()) + usize::from(!rows.removals.is_empty()));
-    give((runs.sum::<usize>() + entries).to_string().as_bytes());
+    give((runs.sum::<usize>() + appends.len() + takes.len()).to_string().as_bytes());
     for (table, rows) in &tables {
         let (hash, index) = (names.table(*table), names.index(*table));
         if !rows.puts.is_empty() {
@@ -151,17 +162,12 @@ fn commands(names: &Names, units: &[Unit], give: &mut dyn FnMut(&[u8])) {
             rows.removals.iter().for_each(|key| key.with(&mut *give));
         }
     }
-    for op in ops() {
-        match op {
-            Op::Append(shard, bytes) => {
-                words(["append", &names.inbox(shard), "", "1"], give);
-                give(bytes);
-            }
-            Op::Take(shard, EntryId(high, low)) => {
-                words(["take", &names.inbox(shard), "", "1"], give);
-                give(format!("{high}-{low}").as_bytes());
-            }
-            Op::Put(..) | Op::Remove(..) => {}
-        }
+    for (shard, bytes) in appends {
+        words(["append", &names.inbox(shard), "", "1"], give);
+        give(bytes);
+    }
+    for (shard, entries) in takes {
+        words(["take", &names.inbox(shard), "", &entries.len().to_string()], give);
+        entries.iter().for_each(|EntryId(high, low)| give(format!("{high}-{low}").as_bytes()));
     }
 }

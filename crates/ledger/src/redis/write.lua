@@ -63,7 +63,7 @@ for _ = 1, tonumber(take()) do
     elseif kind == 'append' then
       redis.call('XADD', key, '*', 'entry', ARGV[first])
     else
-      redis.call('XDEL', key, ARGV[first])
+      in_pieces('XDEL', key, ARGV, first, last)
     end
   end
   for _ = 1, units do verdicts[#verdicts + 1] = verdict end

@@ -104,9 +104,13 @@ impl Part {
     }
 
     pub(super) fn gets_jobs(&mut self, lane: &Arc<OwnedLane>) {
-        if !self.gets_jobs.iter().any(|known| Arc::ptr_eq(known, lane)) {
-            self.gets_jobs.push(lane.clone());
-        }
+        add_once(&mut self.gets_jobs, lane);
+    }
+
+    /// Jobs of a lane rest.
+    pub(super) fn rest(&mut self, lane: &Arc<OwnedLane>, ended: impl IntoIterator<Item = JobId>) {
+        add_once(&mut self.lanes, lane);
+        self.ended.extend(ended);
     }
 
     /// Takes over all of another part.
@@ -126,11 +130,11 @@ impl Part {
             answer
         }));
         other.gets_jobs.iter().for_each(|lane| self.gets_jobs(lane));
+        other.lanes.iter().for_each(|lane| add_once(&mut self.lanes, lane));
         self.holds.extend(other.holds);
         self.staged.extend(other.staged);
         self.pushed_out.extend(other.pushed_out);
         self.ended.extend(other.ended);
-        self.lanes.extend(other.lanes);
         self.retried.extend(other.retried);
     }
 
@@ -149,23 +153,29 @@ impl Part {
 pub(super) struct Draft {
     parts: Vec<Option<Part>>,
     places: HashMap<(Shard, bool), usize>,
+    /// The part that was asked for last: most commands in a row are of one lane.
+    last: usize,
     /// Whether new work is written apart from what must be written whatever the room.
     is_parted: bool,
 }
 
 impl Draft {
     pub(super) fn new(is_parted: bool) -> Draft {
-        Draft { parts: Vec::new(), places: HashMap::new(), is_parted }
+        Draft { parts: Vec::new(), places: HashMap::new(), last: 0, is_parted }
     }
 
     /// The part that is written under a hold.
     pub(super) fn part(&mut self, hold: &Arc<Hold>, room: Room) -> &mut Part {
         let room = if self.is_parted { room } else { Room::Must };
-        let place = *self.places.entry((hold.shard.clone(), room == Room::New)).or_insert_with(|| {
+        let is_it = |part: &Part| part.room == room && Arc::ptr_eq(&part.holds[0], hold);
+        if self.parts.get(self.last).and_then(Option::as_ref).is_some_and(is_it) {
+            return self.parts[self.last].as_mut().expect("it is there");
+        }
+        self.last = *self.places.entry((hold.shard.clone(), room == Room::New)).or_insert_with(|| {
             self.parts.push(Some(Part::new(room, hold.clone())));
             self.parts.len() - 1
         });
-        self.parts[place].as_mut().expect("a place leads to a part")
+        self.parts[self.last].as_mut().expect("a place leads to a part")
     }
 
     /// The part that is written under both holds, whatever the room.
@@ -194,6 +204,12 @@ impl Draft {
     /// Its parts, those first that must be written.
     pub(super) fn into_parts(self) -> (Vec<Part>, Vec<Part>) {
         self.parts.into_iter().flatten().partition(|part| part.room == Room::Must)
+    }
+}
+
+fn add_once(lanes: &mut Vec<Arc<OwnedLane>>, lane: &Arc<OwnedLane>) {
+    if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+        lanes.push(lane.clone());
     }
 }
 

@@ -27,6 +27,7 @@ impl Shared {
         pending: &Pending,
     ) -> Result<Unit, ReadError> {
         let mut unit = Unit::default();
+        ids.iter().for_each(|id| lane.read_ahead.lock().forget(*id));
         let (letters, ids): (Vec<_>, Vec<_>) = ids.iter().partition(|id| lane.dead.lock().contains(**id));
         for id in letters {
             self.return_to_dead(lane, &mut unit, id, reason).await?;

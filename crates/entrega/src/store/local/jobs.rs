@@ -2,11 +2,13 @@
 //! Invariant: the machine decides, then the records follow in the writer's order. What another node owns, that node is
 //! asked to do.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
 use entrega_core::lane::{Claimed, Claims, Explanation, Next, NotRemoved};
@@ -21,12 +23,12 @@ use super::ends::Pending;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order, Receipt};
 use super::owners::Cluster;
-use super::read_ahead::{self, Ahead};
+use super::read_ahead;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Live, id_key};
 use super::settlements::place;
 use super::starts::FRESH;
-use super::tables::{JOBS, LIVE};
+use super::tables::{HISTORY, JOBS, LIVE};
 use super::{LocalStore, Shared, UNSETTLED_MAX};
 use crate::store::{
     ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, NodeView,
@@ -49,7 +51,13 @@ impl JobStore for LocalStore {
             return Err(self.shared.stopped());
         }
         match entry.owned() {
-            Some(lane) => self.shared.claim(&lane, max).await,
+            Some(lane) => {
+                let batch = self.shared.claim(&lane, max).await;
+                if self.shared.cluster.is_some() {
+                    self.shared.prefetch(&lane);
+                }
+                batch
+            }
             // Whoever takes it over wakes its dispatcher.
             None => Ok(ClaimBatch::default()),
         }
@@ -213,6 +221,9 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const HAS_ENDED: &str = "it has ended";
 
+/// The earlier attempts of jobs.
+type Histories = HashMap<JobId, Vec<Attempt>>;
+
 impl Shared {
     /// Gives up on a ledger that others share and that does not answer; whether it happened is then not known.
     pub(super) async fn bounded<T, E: From<StoreError>>(
@@ -277,13 +288,15 @@ impl Shared {
     /// What was claimed, with its records.
     async fn load_all(&self, lane: &Arc<OwnedLane>, claimed: &[Claimed]) -> Result<Vec<ClaimedJob>, StoreError> {
         let mut jobs = Vec::with_capacity(claimed.len());
-        if self.cluster.is_some() {
-            self.read_together(lane, claimed).await;
-        }
+        let mut histories = match self.cluster.is_some() {
+            true => self.read_together(lane, claimed).await,
+            false => Histories::new(),
+        };
         for claimed in claimed {
             let ahead = lane.read_ahead.lock().take(claimed.id);
-            if let Some(job) = ahead.filter(|_| !has_history(lane, claimed)) {
-                jobs.push(claimed_job(lane, claimed, job, Vec::new()));
+            let history = if has_history(lane, claimed) { histories.remove(&claimed.id) } else { Some(Vec::new()) };
+            if let (Some(job), Some(history)) = (ahead, history) {
+                jobs.push(claimed_job(lane, claimed, job, history));
                 continue;
             }
             match self.load_claimed(lane, claimed).await {
@@ -299,21 +312,28 @@ impl Shared {
         Ok(jobs)
     }
 
-    /// Reads the records of all that was claimed in one call, where a call costs more than a look-up.
-    async fn read_together(&self, lane: &Arc<OwnedLane>, claimed: &[Claimed]) {
+    /// Reads the records of all that was claimed together, where a call costs more than a look-up; gives the histories.
+    /// Whatever was not read is read by itself.
+    async fn read_together(&self, lane: &Arc<OwnedLane>, claimed: &[Claimed]) -> Histories {
         let missing: Vec<JobId> = {
             let ahead = lane.read_ahead.lock();
             claimed.iter().map(|claimed| claimed.id).filter(|id| !ahead.has(*id)).collect()
         };
-        if missing.len() < 2 {
-            return;
+        if !missing.is_empty() {
+            let found = self.read_ids(JOBS, &missing).await.unwrap_or_default();
+            let mut ahead = lane.read_ahead.lock();
+            for bytes in found.iter().flatten().filter(|bytes| !records::is_ended(bytes)) {
+                records::decode_job(bytes).into_iter().for_each(|job| ahead.keep(job));
+            }
         }
-        // One that was not read is read by itself.
-        let Ok(found) = self.read_ids(JOBS, &missing).await else { return };
-        let mut ahead = lane.read_ahead.lock();
-        for bytes in found.iter().flatten().filter(|bytes| !records::is_ended(bytes)) {
-            ahead.keep(records::decode_job(bytes).ok());
+        let again: Vec<JobId> =
+            claimed.iter().filter(|claimed| has_history(lane, claimed)).map(|claimed| claimed.id).collect();
+        if again.is_empty() {
+            return Histories::new();
         }
+        let found = self.read_ids(HISTORY, &again).await.unwrap_or_default();
+        let history = |bytes: Option<Bytes>| bytes.map_or(Ok(Vec::new()), |bytes| records::decode(HISTORY, &bytes));
+        again.into_iter().zip(found).filter_map(|(id, bytes)| Some((id, history(bytes).ok()?))).collect()
     }
 
     /// Counts starts from now on, when they are made. Where reading took so long that gates may have shut since they were
@@ -335,7 +355,7 @@ impl Shared {
         for job in jobs {
             lane.machine.lock().give_back(now, place(job.ticket).1, now);
             if job.history.is_empty() {
-                lane.read_ahead.lock().keep(Some(job.job));
+                lane.read_ahead.lock().keep(job.job);
             }
         }
         lane.wake.notify_one();
@@ -435,10 +455,9 @@ const READ_AGAIN_AFTER: Duration = Duration::from_millis(200);
 impl Shared {
     async fn load_claimed(&self, lane: &OwnedLane, claimed: &Claimed) -> Result<ClaimedJob, ReadError> {
         let missing = || ReadError::Record { table: JOBS.name, reason: "there is no record".into() };
-        let much = if self.cluster.is_some() { Ahead::THERE } else { Ahead::HERE };
         // Neighbours of a retry were claimed long ago: reading ahead pays for first attempts only.
         let job = match claimed.attempt {
-            1 => read_ahead::read(&lane.read_ahead, &*self.ledger, claimed.id, much).await?,
+            1 if self.cluster.is_none() => read_ahead::read(&lane.read_ahead, &*self.ledger, claimed.id).await?,
             _ => records::load_job(&*self.ledger, claimed.id).await?,
         };
         let job = job.ok_or_else(missing)?;

@@ -10,7 +10,7 @@
 //! - `owners`: which lanes this node owns, over a shared ledger; `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what
 //!   throttles know of the last owner
 //! - `command`, `queue`, `draft`, `writer`: group commit
-//! - `submits`, `jobs` (with `read_ahead`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`,
+//! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`,
 //!   `answers`, `gates`, `requests`: the verbs; `changes`: read, decide, write
 //! - `inbox`, `orders`, `figures`, `hear`: what nodes leave, ask, show and tell one another
 
@@ -32,6 +32,7 @@ mod mail;
 mod nodes;
 mod orders;
 mod owners;
+mod prefetch;
 mod queue;
 mod read_ahead;
 mod reading;

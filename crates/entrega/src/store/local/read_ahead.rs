@@ -1,10 +1,11 @@
-//! Reading ahead: what the next jobs carry, read in one go with the one that is claimed now.
-//! Invariant: bounded in jobs and bytes; what it holds is what the ledger holds, because a record changes only after its
-//! job was claimed (taken from here) or was put back (forgotten here).
+//! Reading ahead: what the next jobs carry, read before they are claimed.
+//! Invariant: bounded in jobs; what it holds is what the ledger holds, because a record changes only after its job was
+//! claimed (taken from here), was put back or has left its lane (forgotten here).
 //! Never: is needed; whatever is not here is read from the ledger.
 //!
-//! Jobs are claimed about in the order of their ids, a tenant's certainly so. One scan of neighbours costs little more
-//! than one look-up, and saves the look-ups of those that follow.
+//! From a ledger in this process the neighbours of a claimed job are read with it: jobs are claimed about in the order of
+//! their ids, a tenant's certainly so, and one scan of neighbours costs little more than one look-up. From a ledger that is
+//! far away, `prefetch` reads in the background what the lane is about to give.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,44 +18,48 @@ use super::reading::ReadError;
 use super::records;
 use super::tables::JOBS;
 
-/// How much is read with the job that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
-    jobs: usize,
-    bytes: usize,
-}
-
-impl Ahead {
-    /// Of a ledger in this process: a few rows cost little more than one.
-    pub(super) const HERE: Ahead = Ahead { jobs: 24, bytes: 64 << 10 };
-    /// Of one on a server: the way there costs more than the rows.
-    pub(super) const THERE: Ahead = Ahead { jobs: 192, bytes: 512 << 10 };
-}
-
+/// Neighbours that are read with a job, itself included.
+const NEIGHBOURS: usize = 24;
+/// No more of them after so many bytes.
+const NEIGHBOURS_BYTES: usize = 64 << 10;
 /// Jobs kept.
 const KEPT_MAX: usize = 1024;
+/// What a job carries, as long as none was seen.
+const JOB_BYTES: usize = 4096;
 
-#[derive(Default)]
 pub(super) struct ReadAhead {
     jobs: HashMap<JobId, Job>,
     /// In the order they were read; some have been taken since.
     order: VecDeque<JobId>,
+    /// How many records were about to change.
+    forgotten: u64,
+    /// Whether a read in the background is under way.
+    is_reading: bool,
+    /// What jobs carry, about.
+    job_bytes: usize,
+}
+
+impl Default for ReadAhead {
+    fn default() -> ReadAhead {
+        ReadAhead {
+            jobs: HashMap::new(),
+            order: VecDeque::new(),
+            forgotten: 0,
+            is_reading: false,
+            job_bytes: JOB_BYTES,
+        }
+    }
 }
 
 /// The job's record from the ledger; those of its neighbours are kept.
-pub(super) async fn read(
-    ahead: &Mutex<ReadAhead>,
-    ledger: &dyn Ledger,
-    id: JobId,
-    much: Ahead,
-) -> Result<Option<Job>, ReadError> {
-    let rows = ledger.scan(JOBS, Scan::UpFrom(id.as_bytes()), much.jobs, much.bytes).await?;
+pub(super) async fn read(ahead: &Mutex<ReadAhead>, ledger: &dyn Ledger, id: JobId) -> Result<Option<Job>, ReadError> {
+    let rows = ledger.scan(JOBS, Scan::UpFrom(id.as_bytes()), NEIGHBOURS, NEIGHBOURS_BYTES).await?;
     let mut rows = rows.iter();
     let Some((_, wanted)) = rows.next().filter(|(key, _)| key == id.as_bytes()) else { return Ok(None) };
     let mut ahead = ahead.lock();
     for (_, neighbour) in rows.filter(|(_, value)| !records::is_ended(value)) {
         // A neighbour that cannot be read is its own claim's concern.
-        ahead.keep(records::decode_job(neighbour).ok());
+        records::decode_job(neighbour).into_iter().for_each(|job| ahead.keep(job));
     }
     records::decode_job(wanted).map(Some)
 }
@@ -70,15 +75,47 @@ impl ReadAhead {
         self.jobs.contains_key(&id)
     }
 
-    /// The record is about to change.
+    /// How many are here.
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// The record is about to change, or nobody will ask for it.
     pub(super) fn forget(&mut self, id: JobId) {
+        self.forgotten += 1;
         self.jobs.remove(&id);
     }
 
+    /// How often a record was about to change: one that was read before the last time may be old.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Begins a read in the background, unless one is under way.
+    pub(super) fn begin_read(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_reading, true)
+    }
+
+    /// It has ended.
+    pub(super) fn end_read(&mut self) {
+        self.is_reading = false;
+    }
+
+    /// What jobs carry, about.
+    pub(super) fn job_bytes(&self) -> usize {
+        self.job_bytes
+    }
+
+    /// So many jobs carried so many bytes.
+    pub(super) fn carried(&mut self, bytes: usize, jobs: usize) {
+        if jobs > 0 {
+            self.job_bytes = (self.job_bytes + bytes / jobs) / 2;
+        }
+    }
+
     /// Keeps a job's record for its next claim.
-    pub(super) fn keep(&mut self, job: Option<Job>) {
-        let Some(job) = job else { return };
-        if self.order.len() >= KEPT_MAX
+    pub(super) fn keep(&mut self, job: Job) {
+        while self.order.len() >= KEPT_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.jobs.remove(&oldest);

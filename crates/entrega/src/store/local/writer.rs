@@ -99,8 +99,7 @@ impl Writer {
                 Command::Settle { lane, change, ended, retries, causes, permit } => {
                     let part = draft.part(&lane.hold, Room::Must);
                     part.add(change);
-                    part.ended.extend(ended);
-                    part.lanes.push(lane.clone());
+                    part.rest(&lane, ended);
                     part.retried.extend(retries);
                     part.answers.push(Answer::Settled(permit));
                     causes.into_iter().for_each(|cause| self.let_in(&lane, cause, &mut draft));
@@ -108,8 +107,10 @@ impl Writer {
                 Command::Change { change: Change { hold, lane, units, ended, then }, reply } => {
                     let part = draft.part(&hold, Room::Must);
                     let places = units.into_iter().map(|unit| part.add(unit)).collect();
-                    part.ended.extend(ended);
-                    part.lanes.extend(lane);
+                    match lane {
+                        Some(lane) => part.rest(&lane, ended),
+                        None => part.ended.extend(ended),
+                    }
                     part.answers.push(Answer::Changed(reply, places, then));
                 }
                 Command::Arrive { lane, jobs, reply } => {
@@ -368,8 +369,7 @@ impl Writer {
         let end = self.shared.dropped(lane, ids, JobState::Dropped, reason, &pending).await?;
         let part = draft.part(&lane.hold, room);
         part.add(end);
-        part.ended.extend(ids);
-        part.lanes.push(lane.clone());
+        part.rest(lane, ids.iter().copied());
         Ok(())
     }
 }
