@@ -9,7 +9,7 @@
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
 //! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`: the store over a ledger that
-//!   can be stopped, broken and copied
+//!   can be stopped, broken and copied; `prefetching`: what is read from one that is far away
 
 mod redis;
 
@@ -32,6 +32,7 @@ mod store {
     mod listing;
     mod mail;
     mod passing;
+    mod prefetching;
     mod registry;
     mod repeating;
     mod replaying;
