@@ -3,10 +3,13 @@
 //!
 //! [`exercise`] runs all of it; the tables are [`TABLES`].
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use crate::{
     Applied, Fence, Group, InboxEntry, Key, Ledger, Op, Owning, Room, Rows, Scan, Shard, Table, Token, Unit, Verdict,
+    When,
 };
 
 const RECORDS: Table = Table { number: 0, name: "records", scanned: true };
@@ -27,6 +30,7 @@ pub async fn exercise<L: Ledger>(mut make: impl AsyncFnMut() -> L) {
     rows_of_a_scope_lie_together(&make().await).await;
     a_unit_whose_condition_does_not_hold_changes_nothing(&make().await).await;
     units_see_those_before_them(&make().await).await;
+    many_units_take_effect_as_if_each_were_alone(&make().await).await;
     groups_are_applied_once_and_in_order(&make().await).await;
     a_group_over_several_shards_needs_all_of_them(&make().await).await;
     only_the_owner_writes(&make().await).await;
@@ -161,6 +165,49 @@ async fn units_see_those_before_them(ledger: &dyn Ledger) {
     let groups = ["4", "5"].map(|value| Group { fences: Vec::new(), units: vec![once("other", value)] });
     let applied = ledger.write(&groups, Room::Must).await.unwrap();
     assert_eq!(applied, [Applied::Applied(vec![Verdict::Done]), Applied::Applied(vec![Verdict::Not(0)])]);
+}
+
+/// A ledger may do alike operations of many units together; nothing of that may be seen.
+async fn many_units_take_effect_as_if_each_were_alone(ledger: &dyn Ledger) {
+    let key = |number: u32| format!("{number:04}");
+    let mut units = Vec::new();
+    for number in 0..1200 {
+        // Every third key is used by the unit before it; each unit removes what the one ten before it put.
+        let used = if number % 3 == 2 { number - 1 } else { number };
+        let mut unit = Unit::default();
+        unit.when_absent(RECORDS, text(&key(used)));
+        unit.put(RECORDS, text(&key(used)), number.to_string());
+        if number >= 10 && number % 5 == 0 {
+            unit.remove(RECORDS, text(&key(number - 10)));
+        }
+        units.push(unit);
+    }
+    let plain = (2000..2100).map(|number| Op::Put(RECORDS, text(&key(number)), number.to_string().into()));
+    units.push(Unit { when: Vec::new(), ops: plain.collect() });
+    let mut last = put("2000", "changed");
+    last.when_is(RECORDS, text("2000"), Bytes::from_static(b"2000"));
+    units.push(last);
+
+    // The same by hand, one unit after the other.
+    let (mut rows, mut expected) = (BTreeMap::<String, String>::new(), Vec::new());
+    for unit in &units {
+        let name = |key: &Key| String::from_utf8(key.to_vec()).unwrap();
+        let fails = |when: &When| !when.expect.holds(rows.get(&name(&when.key)).map(String::as_bytes));
+        let verdict = unit.when.iter().position(fails).map_or(Verdict::Done, Verdict::Not);
+        for op in unit.ops.iter().filter(|_| verdict == Verdict::Done) {
+            match op {
+                Op::Put(_, key, value) => drop(rows.insert(name(key), String::from_utf8(value.clone()).unwrap())),
+                Op::Remove(_, key) => drop(rows.remove(&name(key))),
+                Op::Append(..) | Op::Take(..) => {}
+            }
+        }
+        expected.push(verdict);
+    }
+    assert_eq!(write_free(ledger, units).await, expected);
+    let found = ledger.scan(RECORDS, Scan::UpFrom(b""), PLENTY, PLENTY).await.unwrap();
+    let found: Vec<_> = found.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    let rows: Vec<_> = rows.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
+    assert!(found == rows, "{} rows, not {}", found.len(), rows.len());
 }
 
 async fn groups_are_applied_once_and_in_order(ledger: &dyn Ledger) {
