@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::bare::Shape;
+use crate::post::Shape;
 use crate::process;
 use crate::rate::Rate;
 use crate::redis::Redis;

@@ -13,8 +13,8 @@ use entrega::engine::Engine;
 use entrega_core::job::JobState;
 use tokio_util::sync::CancellationToken;
 
-use crate::bare::Shape;
 use crate::ours;
+use crate::post::Shape;
 use crate::rate::Rate;
 use crate::redis::Redis;
 use crate::sink::Sink;

@@ -12,10 +12,12 @@ use anyhow::{Context, Result};
 use tokio::sync::OnceCell;
 
 use crate::append::{self, Batches};
-use crate::bare::{self, Shape};
+use crate::bare;
 use crate::bullmq;
+use crate::client;
 use crate::drain::{self, Run};
 use crate::ours;
+use crate::post::Shape;
 use crate::rate::Rate;
 use crate::redis::Redis;
 use crate::sink::Sink;
@@ -107,6 +109,20 @@ impl Frame {
         self.bare.get_or_try_init(measure).await.copied()
     }
 
+    /// Our client alone and the bare one, taking turns.
+    pub async fn clients(&self) -> Result<Turns<Clients>> {
+        let (sink, shape) = (self.sink().await?, self.shape());
+        let mut rounds = Vec::with_capacity(ROUNDS);
+        for round in 1..=ROUNDS {
+            progress(&format!("clients, round {round} of {ROUNDS}, {} requests each", shape.requests));
+            let bare = bare::post_all(sink, shape, LIMIT).await?;
+            let ours = client::post_all(sink, shape, LIMIT).await?;
+            progress(&format!("bare {:.0}, ours {:.0} requests/s", bare.per_second(), ours.per_second()));
+            rounds.push(Clients { bare, ours });
+        }
+        Ok(Turns { rounds })
+    }
+
     /// Records per second of the raw synced append: batches of 256, 1 KB each.
     pub async fn append(&self) -> Result<Rate> {
         let measure = || async {
@@ -139,7 +155,7 @@ impl Frame {
     }
 
     /// BullMQ's drain and ours on one Redis, taking turns: a machine that is slower for a while is so for both.
-    pub async fn on_redis(&self) -> Result<Had<Turns>> {
+    pub async fn on_redis(&self) -> Result<Had<Turns<Round>>> {
         let (sink, redis) = (self.sink().await?, self.redis().await);
         let redis = match redis {
             Ok(redis) => redis,
@@ -193,11 +209,17 @@ impl Frame {
 
 /// What a peer and we reached, round by round.
 #[derive(Debug)]
-pub struct Turns {
-    rounds: Vec<Round>,
+pub struct Turns<R> {
+    rounds: Vec<R>,
 }
 
-/// What both reached, one right after the other.
+/// One round of two that take turns.
+pub trait Ratio: Copy {
+    /// Ours ÷ theirs.
+    fn ratio(&self) -> f64;
+}
+
+/// What both reached on Redis, one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Round {
     /// The peer's.
@@ -214,15 +236,30 @@ pub struct Round {
     pub shared_us: f64,
 }
 
-impl Round {
+impl Ratio for Round {
     fn ratio(&self) -> f64 {
         self.ours.per_second() / self.theirs.per_second()
     }
 }
 
-impl Turns {
+/// What the two clients reached, one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clients {
+    /// The bare client's.
+    pub bare: Rate,
+    /// Ours.
+    pub ours: Rate,
+}
+
+impl Ratio for Clients {
+    fn ratio(&self) -> f64 {
+        self.ours.per_second() / self.bare.per_second()
+    }
+}
+
+impl<R: Ratio> Turns<R> {
     /// The round whose ratio is in the middle: whatever held one side up for a moment does not count.
-    pub fn middle(&self) -> Round {
+    pub fn middle(&self) -> R {
         let mut rounds = self.rounds.clone();
         rounds.sort_by(|one, other| one.ratio().total_cmp(&other.ratio()));
         rounds[rounds.len() / 2]

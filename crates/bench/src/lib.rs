@@ -8,7 +8,8 @@
 //! # Layout
 //! `frame` holds what the rows of a run share. `sink` is where requests end,
 //! `load` where they come from. `bare`, `append` and `bullmq` (on `redis`) are
-//! the peers; `ours` is Entrega, measured by `drain` (embedded and on the same
+//! the peers; `client` is our client alone, which `post` runs as it runs the
+//! bare one; `ours` is Entrega, measured by `drain` (embedded and on the same
 //! `redis`), `intake`, `http_intake`, `choose`, `latency`, `hoard` and `smtp` (beside
 //! Postfix's source). `rate` and `report` are the figures, `machine` says where they were seen, `process` keeps
 //! the children.
@@ -18,6 +19,7 @@ pub mod append;
 pub mod bare;
 pub mod bullmq;
 pub mod choose;
+pub mod client;
 pub mod drain;
 pub mod frame;
 pub mod hoard;
@@ -27,6 +29,7 @@ pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod ours;
+pub mod post;
 pub mod process;
 pub mod rate;
 pub mod redis;

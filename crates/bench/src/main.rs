@@ -74,6 +74,8 @@ enum Part {
 enum Which {
     /// A bare hyper-util client against the sink
     Bare,
+    /// Our client alone and the bare one against the sink, in turn, five times
+    Client,
     /// 100 000 synced jobs to the sink, embedded store
     Drain,
     /// The load generator against the sink: what it could measure at most
@@ -160,6 +162,7 @@ async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
             let rate = frame.bare().await?.per_second();
             Ok(vec![Row::new("bare hyper-util client", "requests/s", rate)])
         }
+        Which::Client => client(frame).await,
         Which::Load => load(frame).await,
         Which::Append => {
             let rate = frame.append().await?.per_second();
@@ -175,6 +178,14 @@ async fn measure(which: Which, frame: &Frame) -> Result<Vec<Row>> {
         Which::Hoard => hoard(frame).await,
         Which::Smtp => smtp(frame).await,
     }
+}
+
+async fn client(frame: &Frame) -> Result<Vec<Row>> {
+    let turns = frame.clients().await?;
+    let middle = turns.middle();
+    let row = Row::new("our client alone", "requests/s", middle.ours.per_second());
+    let row = row.against("bare hyper-util client", middle.bare.per_second());
+    Ok(vec![row.target(Target::RatioAtLeast(1.15)).note(&turns.in_words())])
 }
 
 async fn drain(frame: &Frame) -> Result<Vec<Row>> {

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega_bench::bare::{self, Shape};
 use entrega_bench::load::Load;
+use entrega_bench::post::Shape;
 use entrega_bench::sink::Sink;
+use entrega_bench::{bare, client};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -30,12 +31,13 @@ fn load(sink: &Sink, connections: usize, requests: u64) -> Load {
 }
 
 #[tokio::test]
-async fn the_bare_client_sends_each_request_once() {
+async fn either_client_sends_each_request_once() {
     let sink = sink();
     let shape = Shape { requests: 301, at_once: 8, body_bytes: 1024 };
-    let rate = bare::post_all(&sink, shape, LIMIT).await.unwrap();
-    assert_eq!(rate.count, 301);
-    assert_eq!(sink.count().await.unwrap(), 301);
+    for rate in [bare::post_all(&sink, shape, LIMIT).await, client::post_all(&sink, shape, LIMIT).await] {
+        assert_eq!(rate.unwrap().count, 301);
+        assert_eq!(sink.count().await.unwrap(), 301);
+    }
 }
 
 #[tokio::test]

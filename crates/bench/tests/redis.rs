@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use entrega_bench::bare::Shape;
+use entrega_bench::post::Shape;
 use entrega_bench::redis::Redis;
 use entrega_bench::sink::Sink;
 use entrega_bench::{drain, ours};

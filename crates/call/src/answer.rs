@@ -36,8 +36,8 @@ where
     Ok((answer, rest))
 }
 
-/// Reads a rest away, unless it is or turns out to be too long. Dropping it unread closes its
-/// connection.
+/// Reads a rest away, unless it is or turns out to be too long. A connection whose answer was not read to its end is of no
+/// more use.
 pub(crate) async fn drain<B>(mut rest: B)
 where
     B: Body<Data = Bytes> + Unpin,

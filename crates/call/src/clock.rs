@@ -45,6 +45,12 @@ impl Clock {
         self.start + at.since(self.wall_at_start).min(FAR)
     }
 
+    /// Whether an instant of the runtime is now or was before.
+    #[must_use]
+    pub fn has_passed(&self, at: Instant) -> bool {
+        at.saturating_duration_since(self.start) <= self.start.elapsed()
+    }
+
     /// The moment of an instant of the runtime; what was before this clock began counts as its beginning.
     #[must_use]
     pub fn time(&self, at: Instant) -> Time {
@@ -64,5 +70,7 @@ mod tests {
         let later = Time::from_millis(6_000);
         assert_eq!((clock.now(), clock.time(clock.instant(later))), (later, later));
         assert!(clock.instant(Time::NEVER) > clock.instant(later));
+        let micro = Duration::from_micros(1);
+        assert!(clock.has_passed(clock.instant(later)) && !clock.has_passed(clock.instant(later + micro)));
     }
 }

@@ -1,4 +1,4 @@
-//! Connecting: from a URL's host to a TCP connection.
+//! Connecting: from an origin's host to a TCP connection.
 //! Invariant: no socket is opened to an address that the filter has not judged; the name is looked
 //! up once, and what was judged is what is connected to.
 //! Never: speaks on the connection.
@@ -6,20 +6,15 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Uri;
-use http::uri::Scheme;
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tower_service::Service;
 
 use crate::address::AddressFilter;
 use crate::error::CallError;
+use crate::origin::Origin;
 use crate::resolve::Resolve;
 use crate::url::literal_ip;
 
@@ -30,9 +25,7 @@ const ADDRESSES_MAX: usize = 8;
 /// second) and leaves time for the next address even within the five seconds of a webhook.
 const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1500);
 
-type Connecting = Pin<Box<dyn Future<Output = Result<TokioIo<TcpStream>, CallError>> + Send>>;
-
-/// Looks up, filters, connects. One clone per request, so the filter is shared.
+/// Looks up, filters, connects.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConnector {
     filter: Arc<AddressFilter>,
@@ -43,41 +36,17 @@ impl TcpConnector {
     pub(crate) fn new(filter: Arc<AddressFilter>, resolver: Arc<dyn Resolve>) -> Self {
         Self { filter, resolver }
     }
-}
 
-impl Service<Uri> for TcpConnector {
-    type Response = TokioIo<TcpStream>;
-    type Error = CallError;
-    type Future = Connecting;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        Poll::Ready(Ok(()))
+    pub(crate) async fn open(&self, origin: &Origin) -> Result<TcpStream, CallError> {
+        let (host, port) = (origin.host(), origin.port());
+        if let Some(address) = literal_ip(host) {
+            self.filter.check_ip(address)?;
+            return open(SocketAddr::new(address, port)).await;
+        }
+        let found = self.resolver.look_up(host).await.map_err(|source| unresolved(host, source))?;
+        let resolved = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+        open_any(&permitted(&self.filter, host, resolved)?, open).await
     }
-
-    fn call(&mut self, url: Uri) -> Connecting {
-        let (filter, resolver) = (Arc::clone(&self.filter), Arc::clone(&self.resolver));
-        Box::pin(async move {
-            let host = url.host().unwrap_or_default();
-            let port = port_of(&url);
-            let stream = match literal_ip(host) {
-                Some(address) => {
-                    filter.check_ip(address)?;
-                    open(SocketAddr::new(address, port)).await?
-                }
-                None => {
-                    let found = resolver.look_up(host).await.map_err(|source| unresolved(host, source))?;
-                    let resolved = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
-                    open_any(&permitted(&filter, host, resolved)?, open).await?
-                }
-            };
-            Ok(TokioIo::new(stream))
-        })
-    }
-}
-
-fn port_of(url: &Uri) -> u16 {
-    let default = if url.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
-    url.port_u16().unwrap_or(default)
 }
 
 /// Drops what the filter refuses. A name with no address left is forbidden for the first one's
@@ -145,10 +114,10 @@ mod tests {
     }
 
     async fn connect(filter: AddressFilter, url: String) -> Result<SocketAddr, CallError> {
-        let mut connector = TcpConnector::new(Arc::new(filter), Arc::new(SystemResolver));
-        let stream = connector.call(url.parse().unwrap()).await?;
-        assert!(stream.inner().nodelay().unwrap());
-        Ok(stream.inner().peer_addr().unwrap())
+        let connector = TcpConnector::new(Arc::new(filter), Arc::new(SystemResolver));
+        let stream = connector.open(&Origin::split(url.parse().unwrap()).unwrap().0).await?;
+        assert!(stream.nodelay().unwrap());
+        Ok(stream.peer_addr().unwrap())
     }
 
     #[test]
@@ -172,13 +141,6 @@ mod tests {
         assert_eq!(error.code(), "resolve");
         let many = vec!["8.8.8.8:443".parse().unwrap(); 100];
         assert_eq!(permitted(&filter(&[]), "many.example", many).unwrap().len(), ADDRESSES_MAX);
-    }
-
-    #[test]
-    fn ports_default_by_scheme() {
-        for (url, port) in [("http://a/", 80), ("https://a/", 443), ("https://a:8443/", 8443)] {
-            assert_eq!(port_of(&url.parse().unwrap()), port);
-        }
     }
 
     #[tokio::test]
@@ -221,11 +183,11 @@ mod tests {
         let port = open.local_addr().unwrap().port();
         closed.set_nonblocking(true).unwrap();
         let resolver = Arc::new(Fickle::default());
-        let mut connector = TcpConnector::new(Arc::new(filter(&["127.0.0.2/32"])), resolver.clone());
-        let url: Uri = format!("http://fickle.example:{port}/").parse().unwrap();
+        let connector = TcpConnector::new(Arc::new(filter(&["127.0.0.2/32"])), resolver.clone());
+        let origin = Origin::split(format!("http://fickle.example:{port}/").parse().unwrap()).unwrap().0;
         for attempt in 0..10 {
-            match connector.call(url.clone()).await {
-                Ok(stream) => assert_eq!(stream.inner().peer_addr().unwrap(), open.local_addr().unwrap()),
+            match connector.open(&origin).await {
+                Ok(stream) => assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap()),
                 Err(error) => assert_eq!((error.code(), attempt % 2), ("forbidden_address", 1)),
             }
         }

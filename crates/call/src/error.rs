@@ -9,14 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use entrega_core::outcome::FaultKind;
-use hyper_util::client::legacy;
 use rustls::pki_types::pem;
 use thiserror::Error;
 
 use crate::address::ForbiddenAddress;
 use crate::url::UrlProblem;
 
-/// A cause from below. Shared, because the HTTP client lends its errors and never gives them up.
+/// A cause from below. Shared, because errors are kept and told on, and causes cannot be cloned.
 type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// An error and its causes on one line, for people.
@@ -132,17 +131,6 @@ impl CallError {
     #[must_use]
     pub fn reason(&self) -> String {
         with_causes(self)
-    }
-
-    /// Tells apart what the HTTP client reports as one. Our connector speaks `CallError` itself.
-    pub(crate) fn from_exchange(error: legacy::Error) -> Self {
-        let cause = error.source();
-        if let Some(ours) = cause.and_then(|cause| cause.downcast_ref::<Self>()) {
-            return ours.clone();
-        }
-        let refused = cause.and_then(|cause| cause.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_user);
-        let source: Cause = Arc::new(error);
-        if refused { Self::BadRequest(RequestProblem::Refused(source)) } else { Self::Aborted { source } }
     }
 }
 

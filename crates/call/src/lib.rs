@@ -87,7 +87,9 @@
 //! - `gate`: what every attempt passes: throttle, breaker, retry budget.
 //! - `headers`: which headers a caller may set, checked when work is accepted.
 //! - `url`: which URLs may be called, checked when work is accepted and again on every call.
-//! - `client`: the call itself: the pool, the deadline, the sending.
+//! - `client`: the call itself: what it may do, and its deadline.
+//! - `wire`: a request and its answer over a connection from the `pool`, or a new one to its `origin`.
+//! - `connection`: HTTP/1.1 over one stream, driven by the call that uses it.
 //! - `connect`: name look-up (`resolve`), address filter, TCP.
 //! - `address`: the address filter, a pure judgement on one IP address.
 //! - `tls`: trust roots and the handshake.
@@ -106,15 +108,19 @@ mod chance;
 mod client;
 mod clock;
 mod connect;
+mod connection;
 mod error;
 mod gate;
 mod headers;
+mod origin;
+mod pool;
 mod resolve;
 mod retry;
 mod retry_after;
 mod tls;
 mod trace;
 mod url;
+mod wire;
 
 pub use address::{AddressFilter, ForbiddenAddress};
 pub use answer::Answer;

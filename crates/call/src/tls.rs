@@ -1,80 +1,62 @@
 //! TLS: whom a call trusts, and the handshake on top of TCP.
 //! Invariant: TLS 1.2 or later, with a certificate that leads to a trust root.
-//! Never: lets a connection attempt outlive its limit, even one that no caller waits for any more.
+//! Never: lets look-up, connect and handshake together take longer than their limit.
 
-use std::error::Error as StdError;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Uri;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tower_service::Service;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError};
+use crate::origin::Origin;
 
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+/// What HTTP is spoken on, plain or TLS.
+pub(crate) type Stream = TokioIo<Either<TcpStream, TlsStream<TcpStream>>>;
 
-/// Opens connections for the pool, plain or TLS, within a limit.
-///
-/// The limit matters when a caller is gone: the pool finishes a connection in the background when
-/// another one became free first, and there no deadline covers it.
+/// Opens streams, plain or TLS, within a limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
-    https: HttpsConnector<TcpConnector>,
+    tcp: TcpConnector,
+    tls: Arc<rustls::ClientConfig>,
     timeout: Duration,
 }
 
 impl Connector {
-    pub(crate) fn new(
-        tcp: TcpConnector,
-        allow_http: bool,
-        extra_ca_pem: Option<&[u8]>,
-        timeout: Duration,
-    ) -> Result<Self, ClientError> {
-        let builder = HttpsConnectorBuilder::new().with_tls_config(tls_config(extra_ca_pem)?);
-        let builder = if allow_http { builder.https_or_http() } else { builder.https_only() };
-        Ok(Self { https: builder.enable_http1().wrap_connector(tcp), timeout })
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = CallError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, CallError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        Poll::Ready(Ok(()))
+    pub(crate) fn new(tcp: TcpConnector, extra_ca_pem: Option<&[u8]>, timeout: Duration) -> Result<Self, ClientError> {
+        Ok(Self { tcp, tls: Arc::new(tls_config(extra_ca_pem)?), timeout })
     }
 
-    fn call(&mut self, url: Uri) -> Self::Future {
-        let limit = self.timeout;
-        let host = url.host().unwrap_or_default().to_owned();
-        let connecting = self.https.call(url);
-        Box::pin(async move {
-            match timeout(limit, connecting).await {
-                Ok(Ok(stream)) => Ok(stream),
-                Ok(Err(error)) => Err(classify(host, error)),
-                Err(_elapsed) => Err(CallError::ConnectTimeout { host }),
+    pub(crate) async fn open(&self, origin: &Origin) -> Result<Stream, CallError> {
+        let opened = async {
+            if origin.is_tls() {
+                self.open_tls(origin).await.map(Either::Right)
+            } else {
+                self.tcp.open(origin).await.map(Either::Left)
             }
-        })
+        };
+        match timeout(self.timeout, opened).await {
+            Ok(opened) => opened.map(TokioIo::new),
+            Err(_elapsed) => Err(CallError::ConnectTimeout { host: origin.host().to_owned() }),
+        }
     }
-}
 
-/// The TCP connector below speaks `CallError`; whatever else comes up is the handshake's.
-fn classify(host: String, error: Box<dyn StdError + Send + Sync>) -> CallError {
-    match error.downcast::<CallError>() {
-        Ok(ours) => *ours,
-        Err(other) => CallError::Tls { host, source: Arc::from(other) },
+    async fn open_tls(&self, origin: &Origin) -> Result<TlsStream<TcpStream>, CallError> {
+        let host = origin.host();
+        let failed = |source| CallError::Tls { host: host.to_owned(), source };
+        let name = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| failed(Arc::new(error)))?;
+        let stream = self.tcp.open(origin).await?;
+        let agreed = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
+        agreed.map_err(|error| failed(Arc::new(error)))
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod api;
 mod gates;
+mod kept;
+mod peer;
 mod plain;
 mod retry;
 mod server;

@@ -190,6 +190,19 @@ async fn a_rest_that_stalls_does_not_spoil_the_answer() {
     assert_eq!((&answer.body[..], answer.truncated), (&b"0123456789"[..], true));
 }
 
+#[tokio::test]
+async fn an_answer_is_hardly_held_up_by_a_rest_that_stalls() {
+    let start = b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\n0123456789ab";
+    let (url, written) = misbehaving(start.to_vec()).await;
+    let client = keeping(10);
+    let call = tokio::spawn(async move { client.call(post(url), in_seconds(3600)).await });
+    let _stream = written.await.unwrap();
+    tokio::time::pause();
+    let since = in_seconds(0);
+    call.await.unwrap().unwrap();
+    assert!(since.elapsed() < Duration::from_millis(100), "{:?}", since.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_comes_too_late_is_not_sent() {
     let silent = Silent::new();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::peer::OK;
 use crate::server::{Server, in_seconds, loopback, post, serve};
 use entrega_call::{CallError, Client, ClientConfig};
 use http::{Response, StatusCode};
@@ -9,6 +10,7 @@ use http_body_util::Full;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::SupportedProtocolVersion;
 use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -16,6 +18,21 @@ use tokio_rustls::TlsAcceptor;
 struct TlsServer {
     url: String,
     ca_pem: Vec<u8>,
+}
+
+/// A listener and what it takes to speak TLS on it.
+struct TlsPeer {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    ca_pem: Vec<u8>,
+}
+
+impl TlsPeer {
+    async fn start() -> Self {
+        let (config, ca_pem) = certified("127.0.0.1", &rustls::version::TLS13);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self { listener, acceptor: TlsAcceptor::from(Arc::new(config)), ca_pem }
+    }
 }
 
 impl TlsServer {
@@ -97,4 +114,31 @@ async fn a_server_that_speaks_no_tls_is_a_tls_error() {
     let url = format!("https://{}/", server.address);
     let error = refused(trusting(None), &url).await;
     assert_eq!(error.code(), "tls", "{}", error.reason());
+}
+
+#[tokio::test]
+async fn a_kept_tls_connection_is_used_again_and_ends_with_a_farewell() {
+    let TlsPeer { listener, acceptor, ca_pem } = TlsPeer::start().await;
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let client = trusting(Some(ca_pem));
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        let mut request = Vec::new();
+        for _ in 0..3 {
+            request.clear();
+            while !request.ends_with(b"\r\n\r\n{}") {
+                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+            }
+            stream.write_all(OK).await.unwrap();
+        }
+        // An end without `close_notify` would be an error here.
+        stream.read(&mut [0]).await
+    });
+    for _ in 0..3 {
+        let answer = client.call(post(&url), in_seconds(30)).await.unwrap();
+        assert_eq!(answer.body, "ok");
+    }
+    drop(client);
+    assert_eq!(server.await.unwrap().unwrap(), 0);
 }

@@ -41,12 +41,16 @@ impl Config {
         let read = |file: &PathBuf| {
             std::fs::read(file).map_err(|source| ConfigError::Unreadable { file: file.clone(), source })
         };
+        let per_host_max = self.outbound.idle_connections_per_host;
+        let default = ClientConfig::default();
         Ok(ClientConfig {
             filter: self.filter(),
             extra_ca_pem: self.outbound.ca_file.as_ref().map(read).transpose()?,
             answer_bytes_max: self.outbound.answer_kib_max * 1024,
-            idle_per_host_max: self.outbound.idle_connections_per_host,
-            ..ClientConfig::default()
+            idle_per_host_max: per_host_max,
+            // Whoever allows one host more than that means it.
+            idle_max: default.idle_max.max(per_host_max),
+            ..default
         })
     }
 }
