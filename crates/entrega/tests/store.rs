@@ -8,8 +8,8 @@
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
-//! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`: the store over a ledger that
-//!   can be stopped, broken and copied; `prefetching`: what is read from one that is far away
+//! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
+//!   that can be stopped, broken, copied and taken away; `prefetching`: what is read from one that is far away
 
 mod redis;
 
@@ -31,6 +31,7 @@ mod store {
     mod ledger;
     mod listing;
     mod mail;
+    mod moving;
     mod passing;
     mod prefetching;
     mod registry;

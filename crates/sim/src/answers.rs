@@ -1,6 +1,8 @@
 //! Answers as a caller judges them: true, young enough, and got with no more calls than needed.
 //! Invariant: knows what the upstream was asked and answered, and what is kept of it; the cache is not asked.
 
+use std::collections::BTreeMap;
+
 use entrega::store::{KeptAnswer, StoredAnswer};
 use entrega_core::time::Time;
 
@@ -34,12 +36,14 @@ struct Made {
 pub struct Answers {
     keeping: Keeping,
     calls: Vec<Made>,
+    /// When a node last asked the ledger about a question in vain.
+    unanswered: BTreeMap<(usize, String), Time>,
 }
 
 impl Answers {
     /// Of an upstream whose answers are kept so.
     pub fn new(keeping: Keeping) -> Answers {
-        Answers { keeping, calls: Vec::new() }
+        Answers { keeping, calls: Vec::new(), unanswered: BTreeMap::new() }
     }
 
     /// The store forgot what it kept, and who calls.
@@ -52,15 +56,23 @@ impl Answers {
         self.calls.iter_mut().for_each(|made| made.is_under_way = false);
     }
 
-    /// The upstream is asked; gives the number of the call.
+    /// A node asked the ledger in vain what is kept for a question, or who asks it.
+    pub fn unanswered(&mut self, now: Time, node: usize, question: &str) {
+        self.unanswered.insert((node, question.to_owned()), now);
+    }
+
+    /// The upstream is asked; gives the number of the call. Whoever could not look, since it got its job, calls.
     pub fn asked(&mut self, now: Time, call: Call) -> (usize, Result<(), Broken>) {
         let since = call.claimed.at;
         let same = || self.calls.iter().filter(|made| made.call.question == call.question);
         let was_kept = |made: &Made| made.kept_at.is_some_and(|at| at < since);
         let is_kept = same().any(|made| was_kept(made) && now < made.answered_at + self.keeping.fresh);
         let is_made = same().any(|made| made.is_under_way);
+        let asker = (call.claimed.node, call.question.clone());
+        let is_blind = self.unanswered.get(&asker).is_some_and(|at| *at >= since);
         let checked = match () {
             _ if call.claimed.is_past_breaker => Err(("breaker_holds", "calls past an open breaker")),
+            _ if is_blind => Ok(()),
             _ if is_kept => Err(("calls_spared", "calls although a fresh answer is kept")),
             _ if is_made => Err(("calls_spared", "calls while the same call is under way")),
             _ => Ok(()),

@@ -87,7 +87,7 @@ impl Exchange for Api {
         Box::pin(async move {
             let life = &self.life;
             life.reach().await;
-            let call = life.world.witness.lock().calling(life.clock.now(), request_id(&request));
+            let call = life.world.witness.lock().calling(life.clock.now(), life.number(), request_id(&request));
             let mood = Mood::draw(life);
             let takes = ms(life.world.rng.lock().u64(0..300));
             match mood {

@@ -50,6 +50,22 @@ impl Breakers {
         }
     }
 
+    /// What lanes were told at a moment they hear a little later.
+    pub fn hold_up(&mut self, now: Time, is_meant: impl Fn(&LaneName) -> bool) {
+        self.move_opened(now, Time::NEVER, is_meant);
+    }
+
+    /// They hear it now.
+    pub fn let_go(&mut self, now: Time, is_meant: impl Fn(&LaneName) -> bool) {
+        self.move_opened(Time::NEVER, now, is_meant);
+    }
+
+    fn move_opened(&mut self, from: Time, to: Time, is_meant: impl Fn(&LaneName) -> bool) {
+        for (_, health) in self.by_lane.iter_mut().filter(|(lane, _)| is_meant(lane)) {
+            health.open.iter_mut().filter(|open| open.0 == from).for_each(|open| open.0 = to);
+        }
+    }
+
     /// Whether a job that was asked for at a moment may leave its lane now to call.
     pub fn check_claim(&self, now: Time, asked_at: Time, lane: &LaneName) -> Result<(), Broken> {
         let health = self.by_lane.get(lane).copied().unwrap_or_default();

@@ -23,8 +23,8 @@ const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
 /// How long a caller waits for the API's answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// What may come on top of that: a store that does not answer is waited for.
-const MARGIN: Duration = Duration::from_millis(1_001);
+/// What may come on top of that: a store that does not answer is waited for, and time goes on in steps.
+pub const MARGIN: Duration = Duration::from_millis(1_005);
 
 /// Somebody who waits for the API's answer.
 pub struct Waiting {
@@ -32,6 +32,8 @@ pub struct Waiting {
     pub name: String,
     /// Until when.
     pub until: Time,
+    /// At which node.
+    pub node: usize,
 }
 
 /// One caller, from when it comes until it goes.
@@ -143,13 +145,13 @@ async fn wait_for_answer(doors: &Doors, number: usize, tenant: &TenantName, call
     let Some((life, engine)) = doors.find() else { return };
     let now = life.clock.now();
     let name = life.world.witness.lock().begins_to_wait(number);
-    let until = life.moment() + PATIENCE + MARGIN;
+    let until = life.moment() + PATIENCE;
     let names = Names { request_id: Some(name.clone()), ..Names::default() };
     let result = tokio::select! {
         biased;
         () = life.died() => return,
         result = engine.connectors.send(tenant, call, names, life.clock.instant(now + PATIENCE)) => result,
     };
-    let waiting = Waiting { name, until };
+    let waiting = Waiting { name, until, node: life.number() };
     life.world.witness.lock().waited(life.clock.now(), &waiting, &result);
 }

@@ -34,6 +34,8 @@ pub struct Claimed {
     pub at: Time,
     /// To be answered without a call.
     pub is_past_breaker: bool,
+    /// By which node.
+    pub node: usize,
 }
 
 /// All claims since the store was opened, by number.
@@ -101,11 +103,12 @@ impl Hands {
         Some(claim.id)
     }
 
-    /// A destination is called, late if somebody stood still before that; gives the node.
-    pub fn started(&self, now: Time, job: &ClaimedJob, is_late: bool) -> Result<usize, Broken> {
+    /// A destination is called; `is_counted` where starts are counted at the moment of the claim, unless somebody stood
+    /// still between that and the call. Gives the node.
+    pub fn started(&self, now: Time, job: &ClaimedJob, is_counted: bool) -> Result<usize, Broken> {
         match self.claims.get(&number(job)) {
             Some(claim) if claim.is_cut_off => Err(("one_owner", "is attempted after its lane moved".into())),
-            Some(claim) if claim.is_held && now > claim.at && !is_late => {
+            Some(claim) if claim.is_held && now > claim.at && is_counted => {
                 Err(("throttle_respected", "starts later than it was let go".into()))
             }
             Some(claim) if claim.is_held => Ok(claim.node),
@@ -135,7 +138,7 @@ impl Hands {
     /// How a job was got the last time.
     pub fn last_claim(&self, id: JobId) -> Option<Claimed> {
         let claim = self.claims.values().rev().find(|claim| claim.id == id)?;
-        Some(Claimed { at: claim.at, is_past_breaker: claim.is_past_breaker })
+        Some(Claimed { at: claim.at, is_past_breaker: claim.is_past_breaker, node: claim.node })
     }
 
     /// Whether somebody is at a job.

@@ -35,6 +35,8 @@ pub struct SimLedger {
     pub(crate) heap: Arc<HeapLedger>,
     /// While the store is opened, nothing is refused.
     is_open: AtomicBool,
+    /// Jobs of a write whose writer goes on to its next one before it lets them go.
+    held_up: Mutex<Vec<JobId>>,
 }
 
 /// One write in so many gets lost on its way, and one arrives late.
@@ -48,7 +50,7 @@ impl SimLedger {
     /// What the last process left, as this life reaches it.
     pub fn reach(life: &Arc<Life>) -> Arc<SimLedger> {
         let heap = life.world.heap.lock().clone();
-        Arc::new(SimLedger { life: life.clone(), heap, is_open: AtomicBool::new(false) })
+        Arc::new(SimLedger { life: life.clone(), heap, is_open: AtomicBool::new(false), held_up: Mutex::default() })
     }
 
     /// The store is open: from now on reads may fail. Delivers what is late, for as long as the process lives.
@@ -270,8 +272,12 @@ impl Ledger for SimLedger {
         self.answered("releasing a shard", ()).await
     }
 
-    async fn write(&self, groups: &[Group], _: Room) -> Result<Vec<Applied>, LedgerError> {
+    async fn write(&self, groups: &[Group], room: Room) -> Result<Vec<Applied>, LedgerError> {
         let life = &self.life;
+        if life.is_shared() && room == Room::New {
+            let held_up = life.world.witness.lock().held_up(life.clock.now(), life.number());
+            self.held_up.lock().extend(held_up);
+        }
         life.reach().await;
         let groups = &*self.bent(groups);
         if self.has(Bug::AcknowledgeBeforeSync) && self.is_open.load(Ordering::Relaxed) {
@@ -317,7 +323,9 @@ impl Ledger for SimLedger {
                         .collect(),
                     false => jobs_in(groups).collect(),
                 };
-                life.world.witness.lock().told(life.clock.now(), told.into_iter());
+                let mut witness = life.world.witness.lock();
+                witness.told(life.clock.now(), told.into_iter());
+                witness.let_go(life.clock.now(), life.number(), std::mem::take(&mut *self.held_up.lock()));
                 Ok(answers)
             }
         }
@@ -387,7 +395,8 @@ mod tests {
         let (runtime, _pulse) = Pulse::runtime();
         runtime.block_on(exercise(async || {
             let life = Arc::new(Life::new(&world(1, crate::plan::Cast::Alone, None), START, Drift::default(), None));
-            SimLedger { life, heap: Arc::new(HeapLedger::new(&TABLES)), is_open: AtomicBool::new(false) }
+            let heap = Arc::new(HeapLedger::new(&TABLES));
+            SimLedger { life, heap, is_open: AtomicBool::new(false), held_up: Mutex::default() }
         }));
     }
 }

@@ -37,7 +37,7 @@ impl Exchange for Upstream {
             let question = request.uri().path().trim_start_matches('/').to_owned();
             life.reach().await;
             let job = request_id(&request);
-            let call = life.world.witness.lock().asking(life.clock.now(), job, &question);
+            let call = life.world.witness.lock().asking(life.clock.now(), life.number(), job, &question);
             let _under_way = UnderWay { life, call };
             let mood = Mood::draw(life);
             let takes = Duration::from_millis(life.world.rng.lock().u64(0..300));

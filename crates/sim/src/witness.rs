@@ -313,6 +313,13 @@ impl Witness {
         self.breakers.check_claim(now, by.asked_at, &job.job.lane)
     }
 
+    /// Whether starts of such jobs are counted: others may wait behind settlements of their lane.
+    fn counts_starts(&self, job: &Job) -> bool {
+        let policy = &self.plan.lanes[&job.lane];
+        let is_own = self.plan.endpoint_rate.is_some() && job.tenant.is_endpoint();
+        policy.throttle.is_some() || policy.cadence.is_some() || is_own
+    }
+
     /// What reaches a destination, as that counts it. What the proxy asks is counted when it does.
     fn count_start(&mut self, now: Time, job: &ClaimedJob) -> Result<(), Broken> {
         let Job { lane, tenant, .. } = &job.job;
@@ -404,12 +411,12 @@ impl Witness {
     }
 
     /// A destination is called.
-    pub fn started(&mut self, now: Time, job: &ClaimedJob) {
+    pub fn started(&mut self, now: Time, node: usize, job: &ClaimedJob) {
         let id = job.job.id;
         self.note(now, format_args!("start {id} #{}", job.attempt));
         let moment = self.drift.moment(now);
-        let is_late = self.owners.has_just_resumed(moment);
-        let checked = (self.hands.started(moment, job, is_late))
+        let is_late = self.owners.has_just_resumed(node, moment);
+        let checked = (self.hands.started(moment, job, !is_late && self.counts_starts(&job.job)))
             .and_then(|node| self.owners.check(node, moment))
             .and_then(|()| self.orders.check_start(id, job.generation))
             .and_then(|()| if is_late { Ok(()) } else { self.count_start(now, job) });

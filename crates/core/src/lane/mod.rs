@@ -347,10 +347,15 @@ impl Lane {
         true
     }
 
-    /// Undoes a start that came to nothing before anybody was called: the job waits until `at` with the number it had.
+    /// Undoes a start that came to nothing before anybody was called: the job waits until `at` with the number it had, and
+    /// one that may go at once has its turn again. Of a whole claim the last is given back first.
     /// `false`, and nothing changes, if the ticket is not that of a running job.
     pub fn give_back(&mut self, now: Time, ticket: Ticket, at: Time) -> bool {
-        self.return_job(now, ticket, at, Lesson::Unused)
+        let was_running = self.return_job(now, ticket, at, Lesson::Unused);
+        if was_running && at <= now {
+            self.turns.undo_turn(&mut self.slab, ticket.slot);
+        }
+        was_running
     }
 
     /// An attempt was cut off, and nobody knows whom it had called by then: the job waits until `at` with the number it had,

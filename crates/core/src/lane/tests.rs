@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::breaker::{BreakerPolicy, WhenOpen};
-use crate::policy::ThrottlePolicy;
+use crate::policy::{Fairness, ThrottlePolicy};
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000);
 
@@ -342,4 +342,27 @@ fn an_attempt_that_is_cut_off_has_used_its_start() {
     assert!(lane.claim(after(999), 1).jobs.is_empty(), "it was called less than a second ago");
     let again = lane.claim(after(1_000), 1).jobs.remove(0);
     assert_eq!((again.id, again.attempt), (claimed.id, 1));
+}
+
+/// Claims whose starts took too long to write down were given back, and their tenants had used up their turns: with a ledger
+/// that was slow for a while, one tenant's jobs went again and again while another's had their turn and never began.
+#[test]
+fn a_claim_that_is_given_back_leaves_turns_as_they_were() {
+    let fairness = Fairness { max_jobs_per_tenant_batch: 2, ..policy().fairness };
+    let ids = |claims: &Claims| claims.jobs.iter().map(|claimed| claimed.id).collect::<Vec<_>>();
+    for size in 1..=7 {
+        let jobs = ["a", "a", "a", "b", "b", "b", "c"].into_iter().enumerate();
+        let mut lane = lane(LanePolicy { fairness: fairness.clone(), ..policy() });
+        put(&mut lane, jobs.map(|(number, tenant)| job(number as u32 + 1, tenant, Priority::Normal)));
+        let first = lane.claim(NOW, 1);
+        let given_up = lane.claim(NOW, size);
+        // Somebody who comes meanwhile changes nothing among those who were there.
+        put(&mut lane, [job(9, "d", Priority::Normal)]);
+        for claimed in given_up.jobs.iter().rev() {
+            assert!(lane.give_back(NOW, claimed.ticket, NOW));
+        }
+        let mut again = ids(&lane.claim(NOW, size + 1));
+        again.retain(|other| *other != id(9));
+        assert_eq!(again[..given_up.jobs.len()], ids(&given_up), "{size} after {:?}", ids(&first));
+    }
 }

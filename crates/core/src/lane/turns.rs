@@ -234,6 +234,30 @@ impl Turns {
         tenant.last_processed_at = now;
     }
 
+    /// Undoes a turn that came to nothing: its job, which is on its queue again, and its tenant are at the front once more.
+    /// Whoever was served last is undone first.
+    pub(super) fn undo_turn(&mut self, slab: &mut Slab, slot: Slot) {
+        let (tenant, priority) = (slab[slot].tenant, slab[slot].priority);
+        let owner = self.queue_owner(tenant);
+        let queue = &mut self.tenants[owner as usize].queues[priority as usize];
+        slab.unlink::<QUEUE>(queue, slot);
+        slab.push_front::<QUEUE>(queue, slot);
+        let ring = &mut self.rings[priority as usize];
+        // It went to the back just now: few can have come since.
+        match ring.order.iter().rposition(|&other| other == owner) {
+            Some(0) => ring.left += 1,
+            Some(place) => {
+                ring.order.remove(place);
+                ring.order.push_front(owner);
+                ring.left = 1;
+            }
+            None => {}
+        }
+        let tenant = &mut self.tenants[tenant as usize];
+        tenant.consecutive = tenant.consecutive.saturating_sub(1);
+        tenant.processed = tenant.processed.saturating_sub(1);
+    }
+
     /// One of the tenant's attempts ended.
     pub(super) fn settled(&mut self, number: u32) {
         let tenant = &mut self.tenants[number as usize];

@@ -24,7 +24,8 @@ impl AnswerCache for WatchedStore {
             Some(Bug::CacheMixesUp) => self.life.world.first_cached.lock().clone().unwrap_or_else(|| key.to_owned()),
             _ => key.to_owned(),
         };
-        let mut answer = self.inner.cached(&key).await?;
+        let found = self.inner.cached(&key).await;
+        let mut answer = found.inspect_err(|_| self.note_unanswered(&key))?;
         if self.has(Bug::CacheKeepsYoung) {
             answer.iter_mut().for_each(|answer| answer.stored_at = self.life.clock.now());
         }
@@ -47,7 +48,8 @@ impl AnswerCache for WatchedStore {
 
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
         self.life.reach().await;
-        self.inner.begin_call(key, caller, lasts).await
+        let begun = self.inner.begin_call(key, caller, lasts).await;
+        begun.inspect_err(|_| self.note_unanswered(key))
     }
 
     async fn end_call(&self, key: &str, caller: JobId) -> Result<(), StoreError> {
@@ -57,6 +59,11 @@ impl AnswerCache for WatchedStore {
 }
 
 impl WatchedStore {
+    fn note_unanswered(&self, key: &str) {
+        let life = &self.life;
+        life.world.witness.lock().unanswered(life.clock.now(), life.number(), question_of_key(key));
+    }
+
     /// The gate as a planted bug wants it.
     fn bent_gate(&self, gate: &GateName) -> GateName {
         let is_bent = self.has(Bug::GateOffByOne).then_some(Bug::ThrottleOffByOne);

@@ -7,7 +7,7 @@ use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 
 use super::{Broken, Witness};
-use crate::caller::Waiting;
+use crate::caller::{MARGIN, Waiting};
 use crate::passes::{Pass, Request};
 
 impl Witness {
@@ -35,7 +35,7 @@ impl Witness {
     }
 
     /// A call leaves, for a job or for somebody who waits; gives its number.
-    pub fn calling(&mut self, now: Time, name: &str) -> usize {
+    pub fn calling(&mut self, now: Time, node: usize, name: &str) -> usize {
         self.troubles.called += 1;
         self.note(now, format_args!("calls the API for {name}"));
         let moment = self.drift.moment(now);
@@ -44,7 +44,7 @@ impl Witness {
             Err(_) => Ok(Time::ZERO),
         };
         let since = held.as_ref().copied().unwrap_or_default();
-        let is_late = self.owners.has_just_resumed(moment);
+        let is_late = self.owners.has_just_resumed(node, moment);
         let (number, checked) = self.passes.called(moment, (name.to_owned(), since), is_late);
         self.judge(held.map(drop).and(checked).map_err(|(checker, why)| (checker, format!("{name} {why}"))));
         number
@@ -70,9 +70,12 @@ impl Witness {
             Err(failed) => failed.to_string(),
         };
         self.note(now, format_args!("{name} gets {what}"));
+        // What its node still has to do after it stood still takes no longer than what is left to do at the end.
+        let resumed_at = self.owners.resumed_at(waiting.node).unwrap_or(Time::ZERO);
         let checked = match result {
-            _ if self.owners.has_resumed_lately(moment) => Ok(()),
-            _ if moment > waiting.until => Err(("callers_answered", "is answered too late".to_owned())),
+            _ if moment > waiting.until.max(resumed_at) + MARGIN => {
+                Err(("callers_answered", "is answered too late".to_owned()))
+            }
             Ok(replied) => self.check_reply((name.clone(), Time::ZERO), replied),
             Err(failed) if failed.to_string().trim().is_empty() => {
                 Err(("ends_have_reasons", "is not told why there is no answer".into()))

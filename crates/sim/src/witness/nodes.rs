@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use entrega::store::Ticket;
+use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 use entrega_ledger::Shard;
@@ -29,8 +30,8 @@ pub struct Owners {
     by_lane: BTreeMap<LaneName, (usize, Time)>,
     /// Until when each node may act.
     until: BTreeMap<usize, Time>,
-    /// When a node last went on after it had stood still.
-    resumed_at: Option<Time>,
+    /// When each node last went on after it had stood still.
+    resumed_at: BTreeMap<usize, Time>,
     /// Lanes whose owner is gone, and for how long somebody could have taken them since.
     orphans: BTreeMap<LaneName, Duration>,
 }
@@ -50,21 +51,19 @@ impl Owners {
     }
 
     /// Whether a node went on just now: what it had begun before is late, and nobody can help that.
-    pub fn has_just_resumed(&self, now: Time) -> bool {
-        self.resumed_at == Some(now)
+    pub fn has_just_resumed(&self, node: usize, now: Time) -> bool {
+        self.resumed_at(node) == Some(now)
     }
 
-    /// The same a moment ago: what an answer still needs, the ledger included.
-    pub fn has_resumed_lately(&self, now: Time) -> bool {
-        self.resumed_at.is_some_and(|resumed_at| now.since(resumed_at) <= LATELY)
+    /// When a node went on that had stood still; whoever waits there begins to be late then.
+    pub fn resumed_at(&self, node: usize) -> Option<Time> {
+        self.resumed_at.get(&node).copied()
     }
 }
 
 /// How long it may take until all nodes know what an operator said to one, though signals are lost.
 const HEARD_WITHIN: Duration = Duration::from_secs(4);
 
-/// How long an answer may need after its node stood still.
-const LATELY: Duration = Duration::from_millis(100);
 /// What happens in the same instant has no order that could be seen.
 const SAME_INSTANT: Duration = Duration::from_micros(1);
 /// How long it may take beyond leases until somebody owns what nobody does.
@@ -115,6 +114,31 @@ impl Witness {
         }
     }
 
+    /// A node that was told just now that jobs are written writes new ones before it lets the first go: both are one draft.
+    /// Gives the jobs of its lanes that wait for that.
+    pub fn held_up(&mut self, now: Time, node: usize) -> Vec<JobId> {
+        let by_lane = &self.owners.by_lane;
+        let is_owned = |lane: &LaneName| by_lane.get(lane).is_some_and(|owner| owner.0 == node);
+        let jobs = self.jobs.iter_mut().filter(|(_, seen)| seen.in_lane_at == now && is_owned(&seen.lane));
+        let held_up = jobs.map(|(id, seen)| {
+            seen.in_lane_at = Time::NEVER;
+            *id
+        });
+        let held_up = held_up.collect();
+        self.breakers.hold_up(now, is_owned);
+        held_up
+    }
+
+    /// The draft is written, and its jobs go.
+    pub fn let_go(&mut self, now: Time, node: usize, held_up: Vec<JobId>) {
+        for id in held_up {
+            let seen = self.jobs.get_mut(&id).filter(|seen| seen.in_lane_at == Time::NEVER);
+            seen.into_iter().for_each(|seen| seen.in_lane_at = now);
+        }
+        let by_lane = &self.owners.by_lane;
+        self.breakers.let_go(now, |lane| by_lane.get(lane).is_some_and(|owner| owner.0 == node));
+    }
+
     /// Time went on, and some node was well all the while, or none was.
     pub fn time_passed(&mut self, by: Duration, is_somebody_well: bool) {
         let Some(lease) = self.plan.nodes.as_ref().map(|nodes| nodes.lease) else { return };
@@ -143,7 +167,7 @@ impl Witness {
 
     /// A node that stood still goes on.
     pub fn resumed(&mut self, now: Time, node: usize) {
-        self.owners.resumed_at = Some(now);
+        self.owners.resumed_at.insert(node, now);
         self.note(now, format_args!("node {node} goes on"));
     }
 

@@ -24,21 +24,21 @@ impl Witness {
     }
 
     /// The upstream is asked for a job; gives the number of the call.
-    pub fn asking(&mut self, now: Time, job: &str, question: &str) -> usize {
+    pub fn asking(&mut self, now: Time, node: usize, job: &str, question: &str) -> usize {
         self.troubles.asked += 1;
         self.note(now, format_args!("asks {question} for {job}"));
         let (moment, lane) = (self.drift.moment(now), LaneName::new(PROXY_LANE).expect("a lane name"));
         let id: Option<JobId> = job.parse().ok();
         let claimed = id.and_then(|id| self.hands.last_claim(id)).unwrap_or_else(|| {
             self.break_promise("one_at_a_time", format!("{job} is asked for by somebody who never got it"));
-            Claimed { at: moment, is_past_breaker: false }
+            Claimed { at: moment, is_past_breaker: false, node }
         });
         let call = Call { question: question.to_owned(), claimed };
         let (number, checked) = self.answers.asked(moment, call);
         let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
         let policy = self.plan.lanes[&lane].clone();
         let paced = match tenant {
-            Some(_) if self.owners.has_just_resumed(moment) => Ok(()),
+            Some(_) if self.owners.has_just_resumed(node, moment) => Ok(()),
             // Whether somebody else calls is looked up in the ledger that nodes share, and that takes a moment.
             Some(tenant) if claimed.at == moment || self.plan.nodes.is_some() => {
                 self.starts.add(claimed.at, (&lane, &tenant), &policy, None)
@@ -57,6 +57,11 @@ impl Witness {
     /// Nobody waits for a call of the upstream any more.
     pub fn asking_over(&mut self, call: usize) {
         self.answers.ended(call);
+    }
+
+    /// The ledger did not say what is kept for a question, or whether somebody asks it: that costs a call.
+    pub fn unanswered(&mut self, now: Time, node: usize, question: &str) {
+        self.answers.unanswered(self.drift.moment(now), node, question);
     }
 
     /// The store keeps an answer.

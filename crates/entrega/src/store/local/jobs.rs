@@ -279,7 +279,7 @@ impl Shared {
     fn begin_nothing(&self, lane: &OwnedLane, claims: Claims) -> ClaimBatch {
         let now = self.clock.now();
         let mut machine = lane.machine.lock();
-        for claimed in &claims.jobs {
+        for claimed in claims.jobs.iter().rev() {
             machine.give_back(now, claimed.ticket, now);
         }
         ClaimBatch { expired: claims.expired, wake_at: Some(now + ASK_AGAIN_AFTER), ..ClaimBatch::default() }
@@ -352,7 +352,7 @@ impl Shared {
             }
             return jobs;
         }
-        for job in jobs {
+        for job in jobs.into_iter().rev() {
             lane.machine.lock().give_back(now, place(job.ticket).1, now);
             if job.history.is_empty() {
                 lane.read_ahead.lock().keep(job.job);

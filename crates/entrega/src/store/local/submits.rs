@@ -40,7 +40,10 @@ impl Shared {
         }
         jobs.iter().try_for_each(|entry| self.lane(&entry.job.lane).map(drop))?;
         let mut answers: Vec<Option<Submitted>> = vec![None; jobs.len()];
-        for _ in 0..TRIES_MAX {
+        for round in 0..TRIES_MAX {
+            if round > 0 {
+                self.find_written(&jobs, &mut answers).await?;
+            }
             let open: Vec<usize> = (0..jobs.len()).filter(|place| answers[*place].is_none()).collect();
             if open.is_empty() {
                 break;
@@ -60,6 +63,23 @@ impl Shared {
         }
         let unsaved = || Submitted::Unsaved(StoreError::Unreachable { reason: "others were always faster".into() });
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unsaved)).collect())
+    }
+
+    /// Looks for jobs whose write was refused in the end because their lane had moved: an earlier copy of it, whose answer
+    /// was lost, may have been applied before that.
+    async fn find_written(&self, jobs: &[NewEntry], answers: &mut [Option<Submitted>]) -> Result<(), ReadError> {
+        let open: Vec<usize> = (0..jobs.len()).filter(|place| answers[*place].is_none()).collect();
+        let ids: Vec<JobId> = open.iter().map(|place| jobs[*place].job.id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        for table in [JOBS, DEAD] {
+            let found = self.read_ids(table, &ids).await?;
+            for (place, _) in open.iter().zip(found).filter(|(_, found)| found.is_some()) {
+                answers[*place] = Some(Submitted::Accepted { pushed_out: None });
+            }
+        }
+        Ok(())
     }
 
     /// The job that was taken under a key, while that is remembered.
