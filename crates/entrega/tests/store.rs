@@ -9,13 +9,15 @@
 //!   `endpoints`: where webhooks go; `answering`: answers that are given again;
 //!   `gating`: gates without a queue, and requests that happen once
 //! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
-//!   that can be stopped, broken, copied and taken away; `prefetching`: what is read from one that is far away
+//!   that can be stopped, broken, copied and taken away; `prefetching`: what is read from one that is
+//!   far away; `arriving`: what another node took in
 
 mod redis;
 
 mod store {
     mod admission;
     mod answering;
+    mod arriving;
     mod blocking;
     mod cancelling;
     mod causing;

@@ -164,7 +164,8 @@ impl Desk {
             return Ok(());
         }
         let batch = self.engine.store.claim(&self.lane, room).await?;
-        batch.expired.iter().for_each(|left| self.report_expired(left));
+        batch.expired.iter().for_each(|left| self.report_dropped(left, "ttl_expired"));
+        batch.pushed_out.iter().for_each(|left| self.report_dropped(left, "preempted"));
         roster.wake_at = batch.wake_at;
         roster.counts_starts = batch.counts_starts;
         for job in batch.jobs {
@@ -211,10 +212,10 @@ impl Desk {
         number
     }
 
-    fn report_expired(&self, left: &Left) {
-        self.engine.metrics.dropped(&self.lane, "ttl_expired");
+    fn report_dropped(&self, left: &Left, reason: &'static str) {
+        self.engine.metrics.dropped(&self.lane, reason);
         tracing::warn!(lane = %self.lane, jobId = %left.id, companyId = %left.tenant.company(), priority = left.priority.as_str(),
-            errorReason = "ttl_expired", "Job dropped");
+            errorReason = reason, "Job dropped");
     }
 }
 

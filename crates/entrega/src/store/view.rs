@@ -73,6 +73,8 @@ pub struct ClaimBatch {
     pub jobs: Vec<ClaimedJob>,
     /// Dropped on their way out.
     pub expired: Vec<Left>,
+    /// Dropped because more urgent ones came by way of another node.
+    pub pushed_out: Vec<Left>,
     /// When to ask again if nothing happens before.
     pub wake_at: Option<Time>,
     /// Whether starts are counted in this lane: then these jobs are begun at once, for they were counted as begun now.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use entrega_core::id::JobId;
+use entrega_core::lane::Left;
 use entrega_ledger::{Group, Op, Room, Shard, Table, Unit, Verdict};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -53,8 +54,8 @@ pub(super) enum Answer {
     Settled(OwnedSemaphorePermit),
     /// Anything else: its units that had conditions, and what happens in memory if the first took effect.
     Changed(Option<oneshot::Sender<Result<Vec<bool>, NotWritten>>>, Vec<Option<usize>>, Option<Then>),
-    /// Jobs that came by the inbox.
-    Arrived(oneshot::Sender<()>),
+    /// Jobs that came by the inbox of a lane, and those that had to leave for them.
+    Arrived(oneshot::Sender<()>, Arc<OwnedLane>, Vec<Left>),
 }
 
 impl Part {
@@ -189,6 +190,13 @@ impl Draft {
             self.parts[to].as_mut().expect("a place leads to a part").absorb(moved);
         }
         self.part(first, Room::Must)
+    }
+
+    /// Whether a job of a lane is new, and on its way to the ledger.
+    pub(super) fn is_new(&self, lane: &OwnedLane, id: JobId) -> bool {
+        let place = self.places.get(&(lane.hold.shard.clone(), true));
+        let part = place.and_then(|place| self.parts[*place].as_ref());
+        part.is_some_and(|part| part.staged.iter().any(|(_, staged)| *staged == id))
     }
 
     /// What a job carries that is on its way to the ledger.

@@ -52,7 +52,10 @@ impl JobStore for LocalStore {
         }
         match entry.owned() {
             Some(lane) => {
-                let batch = self.shared.claim(&lane, max).await;
+                let mut batch = self.shared.claim(&lane, max).await;
+                if let Ok(batch) = &mut batch {
+                    batch.pushed_out = std::mem::take(&mut *lane.pushed_out.lock());
+                }
                 if self.shared.cluster.is_some() {
                     self.shared.prefetch(&lane);
                 }
@@ -272,7 +275,13 @@ impl Shared {
         }
         let jobs = self.load_all(lane, &claims.jobs).await?;
         let jobs = self.start_now(lane, &claims.jobs, jobs, decided_at);
-        Ok(ClaimBatch { jobs, expired: claims.expired, wake_at: claims.wake_at, counts_starts })
+        Ok(ClaimBatch {
+            jobs,
+            expired: claims.expired,
+            wake_at: claims.wake_at,
+            counts_starts,
+            ..ClaimBatch::default()
+        })
     }
 
     /// Puts back what was claimed.

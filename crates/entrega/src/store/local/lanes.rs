@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use entrega_core::id::JobId;
-use entrega_core::lane::Lane;
+use entrega_core::lane::{Lane, Left};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::{Key, Shard};
@@ -53,6 +53,8 @@ pub(super) struct OwnedLane {
     pub(super) is_leaving: AtomicBool,
     /// Which nodes took the jobs that came by the inbox, to tell them of their end.
     pub(super) takers: Mutex<HashMap<JobId, u64>>,
+    /// Jobs that had to leave for others that came by the inbox; the next claim tells of them.
+    pub(super) pushed_out: Mutex<Vec<Left>>,
 }
 
 impl LaneEntry {
@@ -94,6 +96,7 @@ impl LaneEntry {
             has_unblocked: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             takers: Mutex::default(),
+            pushed_out: Mutex::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
-use entrega_core::lane::{Admission, Next, Waiting};
+use entrega_core::lane::{Admission, Left, Next, Waiting};
 use entrega_core::policy::OnFull;
 use entrega_ledger::{Applied, EntryId, Key, LedgerError, Op, Room, Unit, Verdict, When};
 
@@ -114,8 +114,8 @@ impl Writer {
                     part.answers.push(Answer::Changed(reply, places, then));
                 }
                 Command::Arrive { lane, jobs, reply } => {
-                    self.arrive(&lane, jobs, &mut draft).await?;
-                    draft.part(&lane.hold, Room::Must).answers.push(Answer::Arrived(reply));
+                    let left = self.arrive(&lane, jobs, &mut draft).await?;
+                    draft.part(&lane.hold, Room::Must).answers.push(Answer::Arrived(reply, lane, left));
                 }
                 Command::Expire { lane, expired } => {
                     let reason = "ttl_expired: it was still waiting when its time to live ended";
@@ -241,7 +241,7 @@ impl Writer {
                     accepted.for_each(|taken| *taken = why.clone());
                 }
                 Answer::Settled(_) => drop(self.shared.stale.fetch_add(1, Ordering::Relaxed)),
-                Answer::Handed(..) | Answer::Changed(..) | Answer::Arrived(_) => {}
+                Answer::Handed(..) | Answer::Changed(..) | Answer::Arrived(..) => {}
             }
         }
         part.staged.iter().for_each(|(lane, id)| drop(lane.machine.lock().remove(*id)));
@@ -327,13 +327,13 @@ impl Writer {
     }
 
     /// Takes in what came by the inbox and was accepted by whoever left it: past the lane's size, or at the cost of another,
-    /// or itself, with a record.
+    /// or itself, with a record. Gives those that had to leave.
     async fn arrive(
         &self,
         lane: &Arc<OwnedLane>,
         jobs: Vec<(EntryId, Waiting)>,
         draft: &mut Draft,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Vec<Left>, ReadError> {
         let reason = "preempted: the lane was full and a more urgent job came";
         let mut dropped = Vec::new();
         for (entry, waiting) in jobs {
@@ -342,18 +342,27 @@ impl Writer {
             let admission = lane.machine.lock().admit(&waiting);
             match admission {
                 Admission::Admitted | Admission::Duplicate => {}
-                Admission::Preempted(left) => dropped.push(left.id),
+                Admission::Preempted(left) => dropped.push(left),
                 Admission::Full if lane.policy.on_full == OnFull::Refuse => {
                     lane.machine.lock().admit_always(&waiting);
                 }
-                Admission::Full => dropped.push(waiting.id),
+                Admission::Full => {
+                    let Waiting { id, tenant, priority, .. } = waiting;
+                    dropped.push(Left { id, tenant, priority, state: JobState::Queued });
+                }
             }
         }
         draft.part(&lane.hold, Room::Must).gets_jobs(lane);
-        if !dropped.is_empty() {
-            self.drop_jobs(lane, &dropped, reason, Room::Must, draft).await?;
+        // The end of one that is itself on its way to the ledger stands behind its beginning: what is new is written last.
+        let is_new = |left: &&Left| draft.is_new(lane, left.id);
+        let (new, old): (Vec<&Left>, Vec<&Left>) = dropped.iter().partition(is_new);
+        for (left, room) in [(old, Room::Must), (new, Room::New)] {
+            let ids: Vec<JobId> = left.iter().map(|left| left.id).collect();
+            if !ids.is_empty() {
+                self.drop_jobs(lane, &ids, reason, room, draft).await?;
+            }
         }
-        Ok(())
+        Ok(dropped)
     }
 
     /// Ends jobs that were not delivered and have left the machine.
@@ -403,7 +412,13 @@ impl Answer {
                 then.filter(|_| has_effect).into_iter().for_each(|then| then(shared));
                 reply.into_iter().for_each(|reply| drop(reply.send(told.clone())));
             }
-            Answer::Arrived(reply) => drop(reply.send(())),
+            Answer::Arrived(reply, lane, left) => {
+                if written.is_ok() && !left.is_empty() {
+                    lane.pushed_out.lock().extend(left);
+                    lane.wake.notify_one();
+                }
+                reply.send(()).unwrap_or_default();
+            }
         }
     }
 }
