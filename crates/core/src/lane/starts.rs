@@ -51,6 +51,17 @@ impl Starts {
         self
     }
 
+    /// Whether these tell of something later than those do: of two owners of a lane, the last one knows more.
+    pub fn are_later_than(&self, other: &Starts) -> bool {
+        self.last() > other.last()
+    }
+
+    fn last(&self) -> Option<Time> {
+        let own = self.own.iter().map(|(_, _, starts)| starts);
+        let tenants = self.tenants.iter().map(|(_, starts)| starts);
+        own.chain(tenants).chain([&self.lane]).flatten().chain(&self.next_tick).max().copied()
+    }
+
     /// Starts that are as old at `now` as they were at the stop.
     fn aged(&self, now: Time, starts: &[Time]) -> Vec<Time> {
         starts.iter().map(|start| now - self.stopped_at.since(*start)).collect()

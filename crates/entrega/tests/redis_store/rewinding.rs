@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
+use entrega_core::lane::GateKind;
 
 use super::world::{World, bounded, claims, eventually};
 use crate::fixture::Fixture;
@@ -137,6 +138,34 @@ async fn a_server_put_back_to_before_its_nodes_started_is_gone_on_with() {
             eventually(GOES_ON_WITHIN, "the job is delivered", is_done).await;
         }
         assert!(owner.store.job(lost).await.unwrap().is_none());
+    })
+    .await;
+}
+
+/// The last starts were among what the server lost. The owner went by what was left of them, and the throttle let as many
+/// go again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_put_back_does_not_refill_a_throttle() {
+    if redis::is_left_out() {
+        return;
+    }
+    bounded(async {
+        let server = RedisServer::start(&[]);
+        let owner = World::by_server(&server).node().await;
+        let mut jobs = Vec::new();
+        for _ in 0..4 {
+            jobs.push(owner.add("throttled", "acme").await);
+        }
+        back_up(&server);
+        assert_eq!(owner.claim_ids("throttled").await, jobs[..2]);
+        restore(&server);
+        is_well(&owner).await;
+        let is_held = async || match owner.store.explain(jobs[3]).await {
+            Ok(Some(why)) if why.holds.iter().any(|hold| hold.gate == GateKind::Throttle) => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        eventually(GOES_ON_WITHIN, "the throttle holds", is_held).await;
+        assert!(owner.claim_ids("throttled").await.is_empty());
     })
     .await;
 }

@@ -106,7 +106,8 @@ impl Shared {
             let now = self.clock.now();
             let made: Option<Caller> = self.call_row(key, found)?;
             let before = made.as_ref().map(|made| made.expires);
-            Ok(match made.is_some_and(|made| made.expires > now) {
+            // A caller that begins again was cut off, or went with its node: it would wait for itself.
+            Ok(match made.is_some_and(|made| made.expires > now && made.value != caller) {
                 true => Decided::Leave(false),
                 false => Decided::Write(put(key, &Caller { expires: now + lasts, value: caller }, before), true, None),
             })
@@ -154,7 +155,7 @@ impl AnswerCache for LocalStore {
         }
         let now = self.shared.clock.now();
         let mut calls = self.shared.answers.calls.lock();
-        let is_free = calls.get(key).is_none_or(|(_, until)| *until <= now);
+        let is_free = calls.get(key).is_none_or(|(who, until)| *until <= now || *who == caller);
         if is_free {
             calls.insert(key.to_owned(), (caller, now + lasts));
         }

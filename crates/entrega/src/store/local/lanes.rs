@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use entrega_core::id::JobId;
-use entrega_core::lane::{Lane, Left};
+use entrega_core::lane::{Lane, Left, Starts};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::{Key, Shard};
@@ -33,6 +33,8 @@ pub(super) struct LaneEntry {
     pub(super) inbox: Notify,
     /// What its owner, if that is another node, last showed of it.
     pub(super) published: Mutex<Published>,
+    /// What this node knew of the last starts when the ledger lost writes, and with them maybe some of these.
+    pub(super) kept_starts: Mutex<Option<Starts>>,
     owned: RwLock<Option<Arc<OwnedLane>>>,
 }
 
@@ -67,6 +69,7 @@ impl LaneEntry {
             wake: Arc::new(Notify::new()),
             inbox: Notify::new(),
             published: Mutex::default(),
+            kept_starts: Mutex::default(),
             owned: RwLock::default(),
         })
     }

@@ -393,6 +393,7 @@ impl Shared {
             return Err(LedgerError::Broken { doing: "writing the store", reason });
         };
         tracing::error!(%shard, missing = written - at, "The ledger has lost writes that it had acknowledged; everything is read again");
+        self.keep_known_starts();
         let holds = cluster.holds();
         holds.iter().for_each(|hold| self.leave(&hold.shard, hold.token));
         let number = cluster.number(self.options.node);

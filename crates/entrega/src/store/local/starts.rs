@@ -78,10 +78,24 @@ impl Shared {
         self.change(lane, unit, Vec::new()).await
     }
 
+    /// The ledger has lost writes: what was started is remembered here, whatever it says.
+    pub(super) fn keep_known_starts(&self) {
+        let now = self.clock.now();
+        for (entry, lane) in self.lanes.values().filter_map(|entry| Some((entry, entry.owned()?))) {
+            let starts = lane.machine.lock().starts(now);
+            *entry.kept_starts.lock() = starts;
+        }
+    }
+
     /// Lets the gates of a lane go on where its last owner stopped, or count as used up where nobody knows.
     pub(super) async fn resume_starts(&self, lane: &Arc<OwnedLane>) -> Result<(), ReadError> {
         let found = reading::load(&*self.ledger, REGISTRY, key(lane), records::decode::<Starts>).await;
-        let found = self.readable(&"starts", found)?.flatten();
+        let mut found = self.readable(&"starts", found)?.flatten();
+        if let Some(kept) = self.lane(&lane.name).ok().and_then(|entry| entry.kept_starts.lock().take())
+            && found.as_ref().is_none_or(|found| kept.are_later_than(found))
+        {
+            found = Some(kept);
+        }
         let now = self.clock.now();
         let is_shared = self.cluster.is_some();
         // Nobody ever started anything here.
