@@ -83,7 +83,8 @@ impl Shared {
         let now = self.clock.now();
         for (entry, lane) in self.lanes.values().filter_map(|entry| Some((entry, entry.owned()?))) {
             let starts = lane.machine.lock().starts(now);
-            *entry.kept_starts.lock() = starts;
+            // Dated like those that are written down, so that the two can be compared.
+            *entry.kept_starts.lock() = starts.map(|starts| starts.later(FRESH));
         }
     }
 
