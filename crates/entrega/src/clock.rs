@@ -20,7 +20,7 @@ pub struct Clock(Source);
 enum Source {
     System { wall_at_start: Time, start: Instant, offset: Arc<AtomicI64> },
     Manual(Arc<AtomicU64>),
-    Runtime { wall_at_start: Time, start: tokio::time::Instant },
+    Runtime { wall_at_start: Time, start: tokio::time::Instant, offset: Arc<AtomicI64> },
 }
 
 impl Clock {
@@ -41,18 +41,15 @@ impl Clock {
     /// which is what simulation needs. Called within a runtime.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn of_runtime(start: Time) -> Clock {
-        Clock(Source::Runtime { wall_at_start: start, start: tokio::time::Instant::now() })
+        Clock(Source::Runtime { wall_at_start: start, start: tokio::time::Instant::now(), offset: Arc::default() })
     }
 
     /// The moment it is.
     pub fn now(&self) -> Time {
         match &self.0 {
-            Source::System { wall_at_start, start, offset } => {
-                let now = *wall_at_start + start.elapsed();
-                Time::from_micros(now.as_micros().saturating_add_signed(offset.load(Ordering::Relaxed)))
-            }
+            Source::System { wall_at_start, start, offset } => shifted(*wall_at_start + start.elapsed(), offset),
             Source::Manual(micros) => Time::from_micros(micros.load(Ordering::SeqCst)),
-            Source::Runtime { wall_at_start, start } => *wall_at_start + start.elapsed(),
+            Source::Runtime { wall_at_start, start, offset } => shifted(*wall_at_start + start.elapsed(), offset),
         }
     }
 
@@ -69,9 +66,9 @@ impl Clock {
     }
 
     /// Agrees with a clock that others go by as well, which showed `theirs` between `asked_at` and now: at once the first
-    /// time, and from then on so slowly that nothing goes back or jumps. Clocks of tests and simulation stay as they are.
+    /// time, and from then on so slowly that nothing goes back or jumps. A manual clock stays as it is.
     pub fn agree(&self, theirs: Time, asked_at: Time, is_first: bool) {
-        let Source::System { offset, .. } = &self.0 else { return };
+        let (Source::System { offset, .. } | Source::Runtime { offset, .. }) = &self.0 else { return };
         let now = self.now();
         let here = asked_at + now.since(asked_at) / 2;
         let behind = i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(here.as_micros()).unwrap_or(0);
@@ -90,6 +87,10 @@ impl Clock {
     }
 }
 
+fn shifted(time: Time, offset: &AtomicI64) -> Time {
+    Time::from_micros(time.as_micros().saturating_add_signed(offset.load(Ordering::Relaxed)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +101,15 @@ mod tests {
         let clock = Clock::of_runtime(start);
         tokio::time::sleep_until(clock.instant(start + wait)).await;
         assert_eq!(clock.now(), start + wait);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_agrees_at_once_the_first_time_and_slowly_from_then_on() {
+        let (wrong, right) = (Time::from_millis(2_000_000), Time::from_millis(1_000_000));
+        let clock = Clock::of_runtime(wrong);
+        clock.agree(right, wrong, true);
+        assert_eq!(clock.now(), right);
+        clock.agree(right + Duration::from_secs(9), right, false);
+        assert_eq!(clock.now(), right + Duration::from_micros(SLEW_US.unsigned_abs()));
     }
 }

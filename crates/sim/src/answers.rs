@@ -2,6 +2,7 @@
 //! Invariant: knows what the upstream was asked and answered, and what is kept of it; the cache is not asked.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use entrega::store::{KeptAnswer, StoredAnswer};
 use entrega_core::time::Time;
@@ -35,6 +36,8 @@ struct Made {
 /// All calls, and what is kept of them.
 pub struct Answers {
     keeping: Keeping,
+    /// How long a call may take.
+    timeout: Duration,
     calls: Vec<Made>,
     /// When a node last asked the ledger about a question in vain.
     unanswered: BTreeMap<(usize, String), Time>,
@@ -42,18 +45,13 @@ pub struct Answers {
 
 impl Answers {
     /// Of an upstream whose answers are kept so.
-    pub fn new(keeping: Keeping) -> Answers {
-        Answers { keeping, calls: Vec::new(), unanswered: BTreeMap::new() }
+    pub fn new(keeping: Keeping, timeout: Duration) -> Answers {
+        Answers { keeping, timeout, calls: Vec::new(), unanswered: BTreeMap::new() }
     }
 
     /// The store forgot what it kept, and who calls.
     pub fn forgotten(&mut self) {
         self.calls.iter_mut().for_each(|made| (made.is_under_way, made.kept_at) = (false, None));
-    }
-
-    /// Whoever called before does so no more, or stands still and will find that it may not.
-    pub fn cut_off(&mut self) {
-        self.calls.iter_mut().for_each(|made| made.is_under_way = false);
     }
 
     /// A node asked the ledger in vain what is kept for a question, or who asks it.
@@ -67,7 +65,8 @@ impl Answers {
         let same = || self.calls.iter().filter(|made| made.call.question == call.question);
         let was_kept = |made: &Made| made.kept_at.is_some_and(|at| at < since);
         let is_kept = same().any(|made| was_kept(made) && now < made.answered_at + self.keeping.fresh);
-        let is_made = same().any(|made| made.is_under_way);
+        // By then whoever stands still over a call is past its deadline.
+        let is_made = same().any(|made| made.is_under_way && now < made.call.claimed.at + self.timeout);
         let asker = (call.claimed.node, call.question.clone());
         let is_blind = self.unanswered.get(&asker).is_some_and(|at| *at >= since);
         let checked = match () {

@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 
 use entrega::store::local::Record;
-use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE, REGISTRY};
+use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE, ORDERS, REGISTRY};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_ledger::{Group, Key, Op, Rows, Table};
 
 use crate::bug::Bug;
-use crate::ledger::SimLedger;
+use crate::ledger::{SimLedger, is_cause};
 
 /// Longer than any throttle's period or tick.
 const LONG_AGO_MS: u64 = 2_000;
@@ -32,7 +32,10 @@ impl SimLedger {
         for unit in groups.iter_mut().flat_map(|group| &mut group.units) {
             let is_job = unit.ops.iter().any(|op| matches!(op, Op::Put(LIVE, ..)));
             unit.ops.retain(|op| self.keeps(op, is_job));
-            let is_cause = unit.when.iter().any(|when| when.table == DEAD);
+            let is_cause = is_cause(unit);
+            if bug == Bug::ExpiredOrder {
+                unit.when.retain(|when| when.table != ORDERS);
+            }
             match bug {
                 Bug::ForgetCauses if is_cause => unit.ops.clear(),
                 Bug::ForgetEnd => forget_ends(&mut unit.ops),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use entrega_core::breaker::BreakerPolicy;
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope};
@@ -12,11 +13,27 @@ use entrega_core::time::Time;
 use crate::witness::Broken;
 
 /// What was learned of a lane's destination.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Health {
     failures: u32,
+    /// When something better than a failure was last heard.
+    up_at: Time,
+    /// When each failure was heard that may have come after that.
+    possible: Vec<Time>,
+    /// The first moment at which there may have been enough of them in a row.
+    may_open_at: Option<Time>,
     /// Since when, and until when.
     open: Option<(Time, Time)>,
+}
+
+impl Health {
+    /// One more failure that is heard between two moments.
+    fn may_fail(&mut self, heard_by: Time, asked_at: Time, breaker: &BreakerPolicy) {
+        self.possible.push(heard_by);
+        if self.possible.len() >= breaker.failures as usize {
+            self.may_open_at.get_or_insert(asked_at);
+        }
+    }
 }
 
 /// The lanes whose breaker stands before all of them.
@@ -36,17 +53,45 @@ impl Breakers {
         self.by_lane.remove(lane);
     }
 
+    /// An attempt tells something, and its gate may hear it from now on.
+    pub fn learning(&mut self, now: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
+        if let (Some((breaker, Scope::Lane)), Lesson::Down) = (&policy.breaker, lesson) {
+            self.by_lane.entry(lane.clone()).or_default().may_fail(Time::NEVER, now, breaker);
+        }
+    }
+
+    /// An attempt told something, and whoever told it was gone before it was answered: the gate hears it until a moment, or
+    /// never.
+    pub fn may_learn(&mut self, until: Time, asked_at: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
+        let failures = self.by_lane.get(lane).map_or(0, |health| health.failures);
+        self.learned(until, asked_at, lane, policy, lesson);
+        if let Some(health) = self.by_lane.get_mut(lane) {
+            health.failures = health.failures.min(failures);
+            health.open.take_if(|open| open.0 == until);
+        }
+    }
+
     /// An attempt told something, which its gate heard between two moments.
     pub fn learned(&mut self, now: Time, asked_at: Time, lane: &LaneName, policy: &LanePolicy, lesson: Lesson) {
         let Some((breaker, Scope::Lane)) = &policy.breaker else { return };
         let health = self.by_lane.entry(lane.clone()).or_default();
+        // Of two that are told at once, nobody knows which the gate hears first.
         match lesson {
-            Lesson::Down => health.failures += 1,
-            Lesson::Up | Lesson::Slower(_) => health.failures = 0,
+            Lesson::Down => {
+                health.failures += u32::from(asked_at >= health.up_at);
+                if let Some(told) = health.possible.iter().position(|heard_at| *heard_at == Time::NEVER) {
+                    health.possible.remove(told);
+                }
+                health.may_fail(now, asked_at, breaker);
+            }
+            Lesson::Up | Lesson::Slower(_) => {
+                (health.failures, health.up_at) = (0, now);
+                health.possible.retain(|heard_at| *heard_at > asked_at);
+            }
             Lesson::Nothing | Lesson::Apart | Lesson::Unused => {}
         }
         if health.open.is_none() && health.failures >= breaker.failures {
-            health.open = Some((now, asked_at + breaker.open));
+            health.open = Some((now, health.may_open_at.unwrap_or(asked_at) + breaker.open));
         }
     }
 
@@ -68,8 +113,7 @@ impl Breakers {
 
     /// Whether a job that was asked for at a moment may leave its lane now to call.
     pub fn check_claim(&self, now: Time, asked_at: Time, lane: &LaneName) -> Result<(), Broken> {
-        let health = self.by_lane.get(lane).copied().unwrap_or_default();
-        match health.open {
+        match self.by_lane.get(lane).and_then(|health| health.open) {
             Some((since, until)) if since <= asked_at && now < until => {
                 Err(("breaker_holds", format!("goes while the breaker of {lane} is open")))
             }

@@ -79,8 +79,7 @@ pub enum Bug {
     UnblockUnheard,
     /// A start passes over jobs from the future.
     SkipTheFuture,
-    /// A batch is written in two halves.
-    /// Nobody notices it since each lane has a group of its own, so it is not among [`Bug::ALL`].
+    /// What a settlement causes is written after it, and the process may be killed in between.
     TornBatch,
     /// After an orderly stop, throttles believe the clock about how long it was.
     BelieveTheClock,
@@ -136,11 +135,17 @@ pub enum Bug {
     OrderAnswerUnseen,
     /// What operators tell one node, others never hear.
     RegistryUnheard,
+    /// Nobody looks at the lease before the first byte of an attempt.
+    LeaseUnlooked,
+    /// An order is carried out after whoever gave it has given it up.
+    ExpiredOrder,
+    /// Whether the same call is under way, each node knows of itself.
+    SingleFlightPerNode,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 64] = [
+    pub const ALL: [Bug; 68] = [
         Bug::AcknowledgeBeforeSync,
         Bug::RepeatAppliedTwice,
         Bug::ForgetCauses,
@@ -178,6 +183,7 @@ impl Bug {
         Bug::DiscardForgets,
         Bug::UnblockUnheard,
         Bug::SkipTheFuture,
+        Bug::TornBatch,
         Bug::BelieveTheClock,
         Bug::EndpointThrottleForgotten,
         Bug::TenantConcurrencyIgnored,
@@ -205,5 +211,8 @@ impl Bug {
         Bug::GatePerNode,
         Bug::OrderAnswerUnseen,
         Bug::RegistryUnheard,
+        Bug::LeaseUnlooked,
+        Bug::ExpiredOrder,
+        Bug::SingleFlightPerNode,
     ];
 }

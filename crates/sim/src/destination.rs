@@ -69,7 +69,10 @@ impl Channel for Destination {
     async fn attempt(&self, job: &ClaimedJob, deadline: Instant) -> Outcome {
         let life = &self.life;
         life.reach().await;
-        life.world.witness.lock().started(life.clock.now(), life.number(), job);
+        match life.stands_still_with(job) {
+            true => tokio::task::yield_now().await,
+            false => life.world.witness.lock().started(life.clock.now(), life.number(), job),
+        }
         let mood = Mood::draw(life);
         let takes_ms = life.world.rng.lock().u64(0..300);
         let rest = life.clock.until(deadline);

@@ -116,6 +116,14 @@ impl Hands {
         }
     }
 
+    /// A destination is called by a node that stood still just before that, with a job that was its own then.
+    pub fn started_late(&self, node: usize, number: u64) -> Result<(), Broken> {
+        match self.claims.get(&number).filter(|claim| claim.node == node && (claim.is_held || claim.is_cut_off)) {
+            Some(_) => Ok(()),
+            None => Err(("one_at_a_time", "is attempted late by somebody who never held it".into())),
+        }
+    }
+
     /// The API is called for a job; gives since when somebody has it.
     pub fn calling(&self, id: JobId) -> Result<Time, Broken> {
         let of_job = || self.claims.values().rev().filter(|claim| claim.id == id);

@@ -10,13 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use entrega::store::local::Record;
-use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, REGISTRY};
+use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ORDERS, REGISTRY};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::time::Time;
 use entrega_ledger::{
     Applied, Beats, Group, Health, HeapLedger, InboxEntry, Key, Ledger, LedgerError, Op, Owning, Room, Rows, Scan,
-    Shard, Table, Token, Verdict,
+    Shard, Table, Token, Unit, Verdict,
 };
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
@@ -43,6 +43,8 @@ pub struct SimLedger {
 const LOST_IN: u32 = 40;
 /// One answer in so many to whoever wants to own something, or shows that it does, is lost.
 const OWNING_LOST_IN: u32 = 60;
+/// Longer than whoever gave an order waits for its answer.
+const EXPIRED: Duration = Duration::from_secs(5);
 /// One read in so many is not answered.
 const UNREAD_IN: u32 = 400;
 
@@ -185,29 +187,29 @@ impl SimLedger {
     }
 
     async fn reading(&self, job: Option<JobId>) -> Result<(), LedgerError> {
-        self.travel("reading").await?;
-        match self.chances(UNREAD_IN) {
-            true => {
-                self.life.world.witness.lock().unread(self.life.clock.now(), job);
-                Err(SimLedger::lost("reading"))
-            }
-            false => Ok(()),
-        }
+        let travelled = self.travel("reading").await;
+        let read = match travelled.is_ok() && self.chances(UNREAD_IN) {
+            true => Err(SimLedger::lost("reading")),
+            false => travelled,
+        };
+        read.inspect_err(|_| self.life.world.witness.lock().unread(self.life.clock.now(), job))
     }
 
-    /// Writes a batch in two halves, and has the process killed in between if it is to be killed at all.
+    /// Writes groups without what settlements cause, and has the process killed before it writes all of them, if it is to be
+    /// killed at all.
     async fn write_torn(&self, groups: &[Group]) {
-        for group in groups {
-            let mut units = group.units.clone();
-            for unit in &mut units {
-                let half = unit.ops.len() / 2;
-                unit.ops.truncate(half.max(1));
-            }
+        for group in groups.iter().filter(|group| group.units.iter().any(is_cause)) {
+            let units = group.units.iter().filter(|unit| !is_cause(unit)).cloned().collect();
             self.life.hurry_crash(1);
             drop(self.apply(&[Group { fences: Vec::new(), units }]));
             self.life.reach().await;
         }
     }
+}
+
+/// Whether a unit is a job that another one caused.
+pub(crate) fn is_cause(unit: &Unit) -> bool {
+    unit.when.iter().any(|when| when.table == DEAD)
 }
 
 /// Whether a group is written by the owner of a lane.
@@ -234,6 +236,13 @@ fn dropped_in(groups: &[Group]) -> impl Iterator<Item = JobId> {
         }
         _ => None,
     })
+}
+
+/// Whether one of these groups is what came of an order.
+fn carries_out(groups: &[Group]) -> bool {
+    let has_answer = |unit: &Unit| unit.ops.iter().any(|op| matches!(op, Op::Put(ORDERS, ..)));
+    let is_taken = |unit: &Unit| unit.ops.iter().any(|op| matches!(op, Op::Take(..)));
+    groups.iter().flat_map(|group| &group.units).any(|unit| has_answer(unit) && is_taken(unit))
 }
 
 /// What a writer is told who is told too early.
@@ -294,6 +303,9 @@ impl Ledger for SimLedger {
                 life.wait(life.latency()).await;
                 life.reach().await;
             }
+        }
+        if self.has(Bug::ExpiredOrder) && carries_out(groups) {
+            life.wait(EXPIRED).await;
         }
         if self.chances(LOST_IN) {
             let after = Duration::from_millis(life.world.rng.lock().u64(1..2_000));

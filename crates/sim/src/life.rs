@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use entrega::clock::Clock;
-use entrega::store::ReplayStatus;
+use entrega::store::{ClaimedJob, ReplayStatus};
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
 use entrega_ledger::HeapLedger;
@@ -96,6 +96,24 @@ pub struct Life {
     points: AtomicU64,
     crash_at: AtomicU64,
     died: CancellationToken,
+    brink: Brink,
+}
+
+/// An attempt that looked at its lease and had sent nothing when its process stood still.
+#[derive(Default)]
+struct Brink {
+    /// Whether the process is about to stand still.
+    is_near: AtomicBool,
+    attempt: Mutex<Option<Attempting>>,
+}
+
+/// An attempt that was begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempting {
+    /// The job.
+    pub id: JobId,
+    /// The number of its claim.
+    pub claim: u64,
 }
 
 impl Life {
@@ -113,7 +131,34 @@ impl Life {
             points: AtomicU64::new(0),
             crash_at: AtomicU64::new(crash_at),
             died: CancellationToken::new(),
+            brink: Brink::default(),
         }
+    }
+
+    /// The process stands still after a few more polls, or does not.
+    pub fn stands_still_soon(&self, is_near: bool) {
+        self.brink.is_near.store(is_near, Ordering::Relaxed);
+    }
+
+    /// Whether the process stands still right here, between an attempt's look at its lease and its first byte. If so, the
+    /// byte goes out when the process goes on, before anything else.
+    pub fn stands_still_with(&self, job: &ClaimedJob) -> bool {
+        let is_here = self.brink.is_near.load(Ordering::Relaxed) && !self.is_at_brink();
+        if is_here {
+            let claim = job.ticket.number().unwrap_or_default();
+            *self.brink.attempt.lock() = Some(Attempting { id: job.job.id, claim });
+        }
+        is_here
+    }
+
+    /// Whether an attempt is about to send its first byte.
+    pub fn is_at_brink(&self) -> bool {
+        self.brink.attempt.lock().is_some()
+    }
+
+    /// The process goes on: gives the attempt whose first byte goes out now.
+    pub fn goes_on(&self) -> Option<Attempting> {
+        self.brink.attempt.lock().take()
     }
 
     /// One of a node among several, whose clocks agree.

@@ -173,8 +173,12 @@ impl Process {
         }
         let world = &self.life.world;
         if self.is_stalled {
-            world.witness.lock().resumed(now, self.life.number());
+            let mut witness = world.witness.lock();
+            witness.resumed(now, self.life.number());
+            let late = self.life.goes_on();
+            late.into_iter().for_each(|late| witness.started_late(now, self.life.number(), late));
         }
+        self.life.stands_still_soon(stalled_until.is_some());
         let mut polls_to_stall = stalled_until.map(|_| world.rng.lock().u64(0..STALL_POLLS_MAX));
         if let (Some(End::CutStop { polls, .. }), None) = (self.end, self.polls_left)
             && self.shutdown.is_cancelled()
@@ -196,7 +200,7 @@ impl Process {
                 if let Some(left) = &mut polls_to_stall {
                     *left = left.saturating_sub(1);
                 }
-                is_cut || polls_to_stall == Some(0) || life.is_dead()
+                is_cut || polls_to_stall == Some(0) || life.is_at_brink() || life.is_dead()
             };
             self.pulse.rest(is_over).await
         });

@@ -48,10 +48,28 @@ pub struct Passes {
     open: Vec<Given>,
     /// Since when, and until when the API asked everybody for a pause.
     paused: (Time, Time),
-    starts: Vec<Time>,
+    /// Those that counted.
+    counted: Vec<Given>,
     requests: BTreeMap<Request, Made>,
     /// For what each call was.
     calls: Vec<Request>,
+}
+
+/// Whether a gate can have let all of them through. Where it is far away, it counted each somewhere between the question and
+/// its answer, in an order that nobody saw: that of the questions will do, or that of the answers.
+fn fits(counted: &[Given], max: u32, per: Duration) -> bool {
+    let in_order = |order: fn(&Given) -> Time| {
+        let mut counted = counted.to_vec();
+        counted.sort_by_key(order);
+        let mut starts: Vec<Time> = Vec::new();
+        counted.iter().all(|given| {
+            let free = starts.len().checked_sub(max as usize).map_or(Time::ZERO, |index| starts[index] + per);
+            let start = if given.pass == Pass::Turn { given.asked_at.max(free) } else { given.asked_at };
+            starts.insert(starts.partition_point(|other| *other <= start), start);
+            start <= given.at || given.pass != Pass::Turn
+        })
+    };
+    in_order(|given| given.asked_at) || in_order(|given| given.at)
 }
 
 impl Passes {
@@ -61,7 +79,7 @@ impl Passes {
             throttle,
             open: Vec::new(),
             paused: (Time::ZERO, Time::ZERO),
-            starts: Vec::new(),
+            counted: Vec::new(),
             requests: BTreeMap::new(),
             calls: Vec::new(),
         }
@@ -96,10 +114,8 @@ impl Passes {
         self.open.retain(|given| given.at == now);
         let given = self.open.pop();
         let pass = given.map(|given| given.pass);
-        let is_full = |(max, per): (u32, Duration)| {
-            let nth_last = self.starts.len().checked_sub(max as usize).map(|index| self.starts[index]);
-            nth_last.is_some_and(|before| now < before + per)
-        };
+        self.counted.extend(given.filter(|given| given.pass != Pass::Uncounted));
+        let is_full = |(max, per)| !fits(&self.counted, max, per);
         let made = self.requests.entry(request.clone()).or_default();
         made.calls += 1;
         let attempts = RetryPolicy::connector().attempts;
@@ -117,11 +133,6 @@ impl Passes {
             }
             Some(_) => Ok(()),
         };
-        // Where the gate is far away, it counted the call somewhere between the question and its answer.
-        if let Some(Given { asked_at, pass: Pass::Turn | Pass::Anyway, .. }) = given {
-            let index = self.starts.partition_point(|start| *start <= asked_at);
-            self.starts.insert(index, asked_at);
-        }
         self.calls.push(request);
         (self.calls.len() - 1, checked)
     }

@@ -215,6 +215,11 @@ impl Plan {
         self.drifts.get(life).copied().unwrap_or_default()
     }
 
+    /// How long a question to the upstream may take.
+    pub fn asking_timeout(&self) -> Duration {
+        self.lanes[&lane_name(PROXY_LANE)].timeout
+    }
+
     /// Whether new work is refused now.
     pub fn refuses(&self, now: Time) -> bool {
         self.refusals.iter().any(|span| is_in(span, now))

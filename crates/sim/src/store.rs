@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore, WriterOn};
 use entrega::store::{
     ChangeError, ClaimBatch, Endpoint, EndpointOrigin, EndpointRegistry as _, JobFilter, JobStore, JobView, LaneView,
-    NewEntry, NodeView, Page, Paged, Registry as _, Settlement, StoreError, StoreHealth, Submitted, Swept,
+    Lease, NewEntry, NodeView, Page, Paged, Registry as _, Settlement, StoreError, StoreHealth, Submitted, Swept,
     TenantSettings, Ticket,
 };
 use entrega_core::decide::Transition;
@@ -200,6 +200,9 @@ impl JobStore for WatchedStore {
             job.ticket = self.number(job.ticket);
             job.attempt += u32::from(self.has(Bug::CountHeldAsAttempt) && was_held);
             job.past_breaker &= !self.has(Bug::PassUnsaid);
+            if self.has(Bug::LeaseUnlooked) {
+                job.lease = Lease::forever();
+            }
         }
         self.held.lock().retain(|held| held != lane);
         if batch.jobs.is_empty() && batch.wake_at.is_some() {

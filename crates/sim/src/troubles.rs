@@ -67,6 +67,8 @@ pub struct Troubles {
     pub given_back: u32,
     /// Orders that no node took in time.
     pub expired_orders: u32,
+    /// Attempts that looked at their lease and sent their first byte after their node had stood still.
+    pub late_bytes: u32,
 }
 
 impl Troubles {
@@ -103,7 +105,7 @@ impl Troubles {
     }
 
     /// What happens only among nodes that share a ledger.
-    pub fn among_nodes(&self) -> [(&'static str, u32); 6] {
+    pub fn among_nodes(&self) -> [(&'static str, u32); 7] {
         [
             ("a lane taken over", self.taken_over),
             ("a stall", self.stalls),
@@ -111,6 +113,7 @@ impl Troubles {
             ("a lost signal", self.signals_lost),
             ("an attempt cut off", self.given_back),
             ("an order not carried out", self.expired_orders),
+            ("a first byte after a stall", self.late_bytes),
         ]
     }
 
@@ -148,5 +151,6 @@ impl Troubles {
         self.signals_lost += other.signals_lost;
         self.given_back += other.given_back;
         self.expired_orders += other.expired_orders;
+        self.late_bytes += other.late_bytes;
     }
 }

@@ -37,6 +37,11 @@ impl Turns {
         passed_over
     }
 
+    /// A tenant had its turn, and nothing came of it.
+    pub fn had(&mut self, tenant: &TenantName) {
+        self.waiting.entry(tenant.clone()).and_modify(BTreeMap::clear);
+    }
+
     /// A tenant has nothing more that may go.
     pub fn leave(&mut self, tenant: &TenantName) {
         self.waiting.remove(tenant);

@@ -90,7 +90,7 @@ impl Witness {
         Witness {
             hands: Hands::default(),
             breakers: Breakers::default(),
-            answers: Answers::new(plan.keeping),
+            answers: Answers::new(plan.keeping, plan.asking_timeout()),
             passes: Passes::new(plan.limits.throttle),
             plan,
             jobs: BTreeMap::new(),
@@ -191,6 +191,9 @@ impl Witness {
         self.note(now, format_args!("a read is not answered"));
         if let Some(seen) = id.and_then(|id| self.jobs.get_mut(&id)) {
             seen.unread_until = now + UNREAD_FOR;
+            // It was its tenant's turn.
+            let turns = self.turns.get_mut(&(seen.lane.clone(), seen.priority));
+            turns.into_iter().for_each(|turns| turns.had(&seen.tenant));
         }
     }
 
@@ -281,7 +284,10 @@ impl Witness {
         }
         for job in jobs {
             let id = job.job.id;
-            self.note(now, format_args!("claimed {id} {lane} #{} g{}", job.attempt, job.generation));
+            self.note(
+                now,
+                format_args!("claimed {id} {lane} #{} g{} of {}", job.attempt, job.generation, job.job.tenant),
+            );
             if self.owners.has_moved(by, lane) {
                 // It must not be begun any more.
                 self.hands.claimed_in_vain(self.drift.moment(now), by.node, job);

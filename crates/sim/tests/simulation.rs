@@ -50,6 +50,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len()] = [
     (Bug::DiscardForgets, "discard_is_final"),
     (Bug::UnblockUnheard, "nothing_stuck_after_heal"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
+    (Bug::TornBatch, "events_gapless"),
     (Bug::BelieveTheClock, "throttle_respected"),
     (Bug::EndpointThrottleForgotten, "throttle_respected"),
     (Bug::TenantConcurrencyIgnored, "concurrency_bounded"),
@@ -67,7 +68,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len()] = [
 ];
 
 /// The same for what can go wrong only among several nodes.
-const CAUGHT_AMONG_NODES: [(Bug, &str); 13] = [
+const CAUGHT_AMONG_NODES: [(Bug, &str); 16] = [
     (Bug::TwoOwners, "one_owner"),
     (Bug::OldTokenApplied, "nothing_stuck_after_heal"),
     (Bug::LeaseNotRenewed, "one_owner"),
@@ -81,6 +82,9 @@ const CAUGHT_AMONG_NODES: [(Bug, &str); 13] = [
     (Bug::GatePerNode, "throttle_respected"),
     (Bug::OrderAnswerUnseen, "orders_expire"),
     (Bug::RegistryUnheard, "nothing_stuck_after_heal"),
+    (Bug::LeaseUnlooked, "lease_holds"),
+    (Bug::ExpiredOrder, "orders_expire"),
+    (Bug::SingleFlightPerNode, "calls_spared"),
 ];
 
 /// Runs these seeds on all cores; none may break a promise.

@@ -366,3 +366,18 @@ fn a_claim_that_is_given_back_leaves_turns_as_they_were() {
         assert_eq!(again[..given_up.jobs.len()], ids(&given_up), "{size} after {:?}", ids(&first));
     }
 }
+
+/// Whoever was alone had begun its next turn within the claim: undone, both turns were one, and went on before others.
+#[test]
+fn turns_that_are_undone_are_no_longer_than_they_were() {
+    let fairness = Fairness { max_jobs_per_tenant_batch: 2, ..policy().fairness };
+    let mut lane = lane(LanePolicy { fairness, ..policy() });
+    put(&mut lane, (1..=9).map(|number| job(number, "a", Priority::Normal)));
+    let given_up = lane.claim(NOW, 5);
+    put(&mut lane, [job(20, "b", Priority::Normal)]);
+    for claimed in given_up.jobs.iter().rev() {
+        assert!(lane.give_back(NOW, claimed.ticket, NOW));
+    }
+    let again: Vec<JobId> = lane.claim(NOW, 3).jobs.iter().map(|claimed| claimed.id).collect();
+    assert!(again.contains(&id(20)), "b waits for one turn of a: {again:?}");
+}

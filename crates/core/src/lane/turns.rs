@@ -210,12 +210,18 @@ impl Turns {
         tenant.gate.as_ref()?.way(now, tenant.running).hold()
     }
 
+    /// How many jobs a tenant's turn has.
+    fn quantum(&self, owner: u32) -> u32 {
+        self.batch.saturating_mul(self.tenants[owner as usize].weight).max(1)
+    }
+
     /// Counts the job that [`Turns::front`] gave as this tenant's turn.
     pub(super) fn serve(&mut self, now: Time, tenant: u32, priority: Priority) {
         let owner = self.queue_owner(tenant) as usize;
+        let quantum = self.quantum(owner as u32);
         let ring = &mut self.rings[priority as usize];
         if ring.left == 0 {
-            ring.left = self.batch.saturating_mul(self.tenants[owner].weight).max(1);
+            ring.left = quantum;
             self.rounds += 1;
             self.tenants[owner].consecutive = 0;
         }
@@ -242,9 +248,12 @@ impl Turns {
         let queue = &mut self.tenants[owner as usize].queues[priority as usize];
         slab.unlink::<QUEUE>(queue, slot);
         slab.push_front::<QUEUE>(queue, slot);
+        let quantum = self.quantum(owner);
         let ring = &mut self.rings[priority as usize];
         // It went to the back just now: few can have come since.
         match ring.order.iter().rposition(|&other| other == owner) {
+            // Whoever is alone begins its next turn at once.
+            Some(0) if ring.left >= quantum => ring.left = 1,
             Some(0) => ring.left += 1,
             Some(place) => {
                 ring.order.remove(place);

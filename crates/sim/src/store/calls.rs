@@ -48,6 +48,9 @@ impl AnswerCache for WatchedStore {
 
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError> {
         self.life.reach().await;
+        if self.has(Bug::SingleFlightPerNode) {
+            return Ok(true);
+        }
         let begun = self.inner.begin_call(key, caller, lasts).await;
         begun.inspect_err(|_| self.note_unanswered(key))
     }
@@ -120,11 +123,33 @@ impl GateKeeper for WatchedStore {
             heard => heard,
         };
         let asked_at = self.life.clock.now();
+        self.life.world.witness.lock().gate_learning(asked_at, gate, lesson);
+        let mut teaching = Teaching { store: self, gate, asked_at, lesson, is_heard: false };
         if !self.has(Bug::GateDeaf) {
             self.inner.learn(&self.bent_gate(gate), heard, took).await?;
         }
-        self.life.world.witness.lock().gate_learned(self.life.clock.now(), asked_at, gate, lesson);
+        teaching.is_heard = true;
         Ok(())
+    }
+}
+
+/// Somebody who tells a gate something, and may be gone before it is answered.
+struct Teaching<'a> {
+    store: &'a WatchedStore,
+    gate: &'a GateName,
+    asked_at: Time,
+    lesson: Lesson,
+    is_heard: bool,
+}
+
+impl Drop for Teaching<'_> {
+    fn drop(&mut self) {
+        let life = &self.store.life;
+        let mut witness = life.world.witness.lock();
+        match self.is_heard {
+            true => witness.gate_learned(life.clock.now(), self.asked_at, self.gate, self.lesson),
+            false => witness.gate_may_learn(life.clock.now(), self.asked_at, self.gate, self.lesson),
+        }
     }
 }
 

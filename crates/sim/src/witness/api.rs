@@ -1,5 +1,7 @@
 //! What is seen of calls to the API behind the connector, by jobs and by callers who wait.
 
+use std::time::Duration;
+
 use entrega::connector::{Failed, Replied};
 use entrega::store::GateName;
 use entrega_core::id::JobId;
@@ -9,6 +11,9 @@ use entrega_core::time::Time;
 use super::{Broken, Witness};
 use crate::caller::{MARGIN, Waiting};
 use crate::passes::{Pass, Request};
+
+/// How much later a gate may hear what somebody told it who did not wait for the answer.
+const HEARD_LATE: Duration = Duration::from_secs(4);
 
 impl Witness {
     /// Somebody was let through the gate.
@@ -32,6 +37,16 @@ impl Witness {
         {
             self.passes.paused(self.drift.moment(now), self.drift.moment(asked_at) + pause);
         }
+    }
+
+    /// Somebody tells a gate something, which may be heard from now on.
+    pub fn gate_learning(&mut self, now: Time, gate: &GateName, lesson: Lesson) {
+        self.breakers.learning(now, &gate.name, &gate.policy, lesson);
+    }
+
+    /// The same, and whoever told it went before it was answered, or was told that nobody knows.
+    pub fn gate_may_learn(&mut self, now: Time, asked_at: Time, gate: &GateName, lesson: Lesson) {
+        self.breakers.may_learn(now + HEARD_LATE, asked_at, &gate.name, &gate.policy, lesson);
     }
 
     /// A call leaves, for a job or for somebody who waits; gives its number.

@@ -12,7 +12,7 @@ use entrega_ledger::Shard;
 
 use super::{Broken, Witness};
 use crate::disk::{Disk, Place};
-use crate::route::PROXY_LANE;
+use crate::life::Attempting;
 
 /// Who claims.
 #[derive(Clone, Copy, Debug)]
@@ -100,9 +100,6 @@ impl Witness {
         self.owners.orphans.remove(&lane);
         self.troubles.taken_over += u32::from(before.is_some_and(|before| before.0 != node));
         self.hands.cut_off(&lane);
-        if lane.as_str() == PROXY_LANE {
-            self.answers.cut_off();
-        }
         self.breakers.forget(&lane);
         self.turns.retain(|(of, _), _| *of != lane);
         self.to_learn.retain(|_, (of, _)| *of != lane);
@@ -169,6 +166,15 @@ impl Witness {
     pub fn resumed(&mut self, now: Time, node: usize) {
         self.owners.resumed_at.insert(node, now);
         self.note(now, format_args!("node {node} goes on"));
+    }
+
+    /// The first byte of an attempt went out when its node went on, however long that had stood still after the attempt had
+    /// looked at its lease: nobody can help that, and whatever comes of it changes nothing if the lane has moved.
+    pub fn started_late(&mut self, now: Time, node: usize, late: Attempting) {
+        self.troubles.late_bytes += 1;
+        self.note(now, format_args!("start {} late", late.id));
+        let checked = self.hands.started_late(node, late.claim);
+        self.judge(checked.map_err(|(checker, why)| (checker, format!("{} {why}", late.id))));
     }
 
     /// An attempt was cut off because a lease was over: its job waits again.

@@ -231,7 +231,14 @@ impl Shared {
         }
         let asked_at = if is_first { self.clock.now() } else { asked_at };
         if is_first {
-            cluster.started_at.store(asked_at.as_micros(), Ordering::Relaxed);
+            // By the clock of this machine, which may be ahead: what was known before it agreed with the others' is worth
+            // nothing, least of all as the end of a lease.
+            for moment in [&cluster.started_at, &*cluster.until, &cluster.answered_at] {
+                moment.store(asked_at.as_micros(), Ordering::Relaxed);
+            }
+        }
+        if !is_first && self.clock.now() >= Time::from_micros(cluster.until.load(Ordering::Acquire)) {
+            self.catch_up_soon(cluster).await?;
         }
         // What is lost is left before the lease of the rest goes on: it is one for all.
         for ((shard, token), stands) in held.iter().zip(beats.standing) {
@@ -242,6 +249,17 @@ impl Shared {
         }
         cluster.until.fetch_max((asked_at + cluster.lease).as_micros(), Ordering::AcqRel);
         Ok(())
+    }
+
+    /// After a lease was over: what operators changed meanwhile is heard before it goes on.
+    async fn catch_up_soon(&self, cluster: &Cluster) -> Result<(), LedgerError> {
+        let too_long = || LedgerError::Unclear { doing: "reading the registry", reason: "it took too long".into() };
+        let soon = tokio::time::timeout(cluster.lease / UNSURE_AFTER, self.catch_up()).await;
+        match soon.map_err(|_| too_long())? {
+            // One record that cannot be read keeps nobody from going on.
+            Ok(()) | Err(ReadError::Record { .. }) => Ok(()),
+            Err(ReadError::Ledger(error)) => Err(error),
+        }
     }
 
     /// Asks for every shard that this node does not own.
@@ -353,7 +371,8 @@ impl Shared {
         cluster.look.notify_one();
     }
 
-    /// A write was refused: somebody else owns this.
+    /// A write was refused: somebody else owns this. Other lanes that the group speaks for remember what was not written, so
+    /// their memory goes, too.
     pub(super) fn fenced(&self, shard: &Shard, part: &Part) -> Result<(), LedgerError> {
         let hold = part.hold_of(shard);
         let is_node = self.node.read().shard == *shard;
@@ -361,6 +380,7 @@ impl Shared {
             Some(hold) => {
                 tracing::warn!(%shard, "Another node owns this now; what was known of it is forgotten");
                 self.leave(shard, hold.token);
+                part.holds.iter().for_each(|hold| self.leave(&hold.shard, hold.token));
                 Ok(())
             }
             None => {

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::changes::Decided;
 use super::command::Change;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order};
+use super::owners::Cluster;
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
@@ -59,6 +60,28 @@ impl Registered {
     fn remove_key(&mut self, id: &str) {
         if let Some(key) = self.keys.remove(id) {
             self.keys_by_hash.remove(&key.hash);
+        }
+    }
+}
+
+/// Whether a lane is paused. No two of these records are alike and none is ever removed: a late copy of an earlier change
+/// finds another than the one it was to replace.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Pause {
+    Marked {
+        paused: bool,
+        node: u64,
+        mark: u64,
+    },
+    /// As earlier versions wrote it, and only of lanes that were paused.
+    Bare(bool),
+}
+
+impl Pause {
+    fn is_paused(&self) -> bool {
+        match self {
+            Pause::Marked { paused, .. } | Pause::Bare(paused) => *paused,
         }
     }
 }
@@ -111,10 +134,18 @@ impl Shared {
 
     /// Reads everything again if something changed that this node did not hear of.
     pub(super) async fn look_at_registry(&self) {
-        match self.registry_version().await {
-            Ok(version) if version == self.registered.read().version => {}
-            Ok(_) => self.refresh_registry_or_log().await,
-            Err(error) => tracing::debug!(errorReason = %error, "Whether anything was set up could not be read"),
+        if let Err(error) = self.catch_up().await {
+            tracing::debug!(errorReason = %error, "Whether anything was set up could not be read");
+        }
+    }
+
+    /// The same, for whoever must know it before it goes on.
+    pub(super) async fn catch_up(&self) -> Result<(), ReadError> {
+        let version = self.registry_version().await?;
+        let is_known = version == self.registered.read().version;
+        match is_known {
+            true => Ok(()),
+            false => self.refresh_registry().await,
         }
     }
 
@@ -154,7 +185,10 @@ impl Shared {
                     scopes.push(lane.into());
                 }
             }
-            Some(("paused", lane)) => registered.paused.extend(LaneName::new(lane)),
+            Some(("paused", lane)) => {
+                let pause: Pause = records::decode_json(REGISTRY, value)?;
+                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.is_paused()));
+            }
             _ => {}
         }
         Ok(())
@@ -220,10 +254,10 @@ impl Shared {
         if paused {
             // Nothing more is started while it is written down.
             self.owned(&name).iter().for_each(|lane| lane.apply_pause(true));
-            self.put(&key, &true, apply(true, name)).await
-        } else {
-            self.remove(&key, apply(false, name)).await.map(drop)
         }
+        let mark = self.cluster.as_ref().map_or(0, Cluster::next_mark);
+        let pause = Pause::Marked { paused, node: self.options.node, mark };
+        self.put(&key, &pause, apply(paused, name)).await
     }
 
     /// Keeps how far a replay has got. Whoever carries it on does so under the right to; anybody may begin one.

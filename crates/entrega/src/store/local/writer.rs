@@ -272,7 +272,8 @@ impl Writer {
         unit.when_absent(JOBS, id_key(id));
         unit.when_absent(DEAD, id_key(id));
         unit.put(JOBS, id_key(id), job);
-        match lane.owned() {
+        // What is about to be handed over would take this group with it.
+        match lane.owned().filter(|owned| !owned.is_leaving.load(Ordering::SeqCst)) {
             Some(owned) => {
                 live.into_iter().for_each(|live| unit.put(LIVE, owned.live_key(id), live));
                 if owned.machine.lock().admit_always(&waiting) {
