@@ -108,8 +108,8 @@ impl ReadAhead {
 
     /// So many jobs carried so many bytes.
     pub(super) fn carried(&mut self, bytes: usize, jobs: usize) {
-        if jobs > 0 {
-            self.job_bytes = (self.job_bytes + bytes / jobs) / 2;
+        if let Some(each) = bytes.checked_div(jobs) {
+            self.job_bytes = (self.job_bytes + each) / 2;
         }
     }
 
