@@ -27,6 +27,20 @@ pub struct HeapLedger {
     signals: broadcast::Sender<Arc<str>>,
 }
 
+/// Everything that a ledger in memory held at a moment.
+#[derive(Clone, Debug)]
+pub struct HeapState {
+    tables: Vec<Sorted>,
+    shards: Shards,
+}
+
+impl HeapState {
+    /// Who owned a shard then, and the number of the last group that was written under it.
+    pub fn owner(&self, shard: &Shard) -> (Option<Token>, u64) {
+        self.shards.owner(shard)
+    }
+}
+
 impl HeapLedger {
     /// An empty one.
     pub fn new(tables: &[Table]) -> HeapLedger {
@@ -48,6 +62,19 @@ impl HeapLedger {
             inbox: self.inbox,
             signals: broadcast::Sender::new(SIGNALS_MAX),
         }
+    }
+
+    /// Everything that it holds now, owners included.
+    pub fn state(&self) -> HeapState {
+        HeapState { tables: self.tables.read().clone(), shards: self.shards.lock().clone() }
+    }
+
+    /// Loses whatever came after a state of it, as a server does that had not written it down. Names of inbox entries are
+    /// not given again.
+    pub fn rewind(&self, state: &HeapState) {
+        let mut shards = self.shards.lock();
+        *self.tables.write() = state.tables.clone();
+        *shards = state.shards.clone().not_before(&shards);
     }
 
     /// Applies groups at once.

@@ -36,7 +36,7 @@ use tokio::sync::broadcast;
 pub use self::double::LedgerDouble;
 pub use self::error::LedgerError;
 pub use self::group::{Applied, EntryId, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
-pub use self::heap::HeapLedger;
+pub use self::heap::{HeapLedger, HeapState};
 pub use self::lsm::LsmLedger;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisLedger;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::group::{Applied, EntryId, Fence, Verdict};
 use crate::{Beats, Owning, Shard, Token};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ownership {
     token: Option<Token>,
     epoch: u64,
@@ -27,7 +27,7 @@ pub(crate) enum Pass {
 }
 
 /// All shards.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shards {
     by_shard: HashMap<Shard, Ownership>,
     /// Entries that were ever appended to an inbox.
@@ -38,6 +38,16 @@ impl Shards {
     /// After a start with entries up to this one.
     pub(crate) fn after(last: Option<EntryId>) -> Shards {
         Shards { appended: last.map_or(0, |last| last.1), ..Shards::default() }
+    }
+
+    /// The same, and no entry gets a name that one had in another state.
+    pub(crate) fn not_before(self, other: &Shards) -> Shards {
+        Shards { appended: self.appended.max(other.appended), ..self }
+    }
+
+    /// Who owns a shard, and the number of its last group.
+    pub(crate) fn owner(&self, shard: &Shard) -> (Option<Token>, u64) {
+        self.by_shard.get(shard).map_or((None, 0), |ownership| (ownership.token, ownership.seq))
     }
 
     pub(crate) fn own(&mut self, shard: &Shard, node: u64, seen: Option<(Token, u64)>) -> Owning {

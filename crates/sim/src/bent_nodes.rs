@@ -56,13 +56,15 @@ impl SimLedger {
         }
     }
 
-    /// Groups that are applied although another node owns their shards.
+    /// Groups that are applied although another node owns their shards, or although others are missing before them.
     pub(crate) fn bent_answers(&self, groups: &[Group], mut answers: Vec<Applied>) -> Vec<Applied> {
-        if self.shared_bug() != Some(Bug::OldTokenApplied) {
-            return answers;
-        }
+        let is_let_in = |answer: &Applied| match self.shared_bug() {
+            Some(Bug::OldTokenApplied) => matches!(answer, Applied::Fenced(_)),
+            Some(Bug::RewindUnnoticed) => matches!(answer, Applied::Rewound(..)),
+            _ => false,
+        };
         for (group, answer) in groups.iter().zip(&mut answers) {
-            if matches!(answer, Applied::Fenced(_)) {
+            if is_let_in(answer) {
                 let bare = Group { fences: Vec::new(), units: group.units.clone() };
                 drop(self.apply(&[bare]));
                 *answer = Applied::Applied(vec![Verdict::Done; group.units.len()]);

@@ -141,11 +141,13 @@ pub enum Bug {
     ExpiredOrder,
     /// Whether the same call is under way, each node knows of itself.
     SingleFlightPerNode,
+    /// A ledger that lost writes does not notice that others follow.
+    RewindUnnoticed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 68] = [
+    pub const ALL: [Bug; 69] = [
         Bug::AcknowledgeBeforeSync,
         Bug::RepeatAppliedTwice,
         Bug::ForgetCauses,
@@ -214,5 +216,6 @@ impl Bug {
         Bug::LeaseUnlooked,
         Bug::ExpiredOrder,
         Bug::SingleFlightPerNode,
+        Bug::RewindUnnoticed,
     ];
 }

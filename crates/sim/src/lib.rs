@@ -8,7 +8,7 @@
 //! # Layout
 //! - `plan`: what a seed says; `life`: one life of the process; `drift`: how wrong its clock is; `pulse`: how it is cut
 //!   short; `node`: the engine in it; `run`: one life after the other; `nodes`: several over one ledger, and `outside` of them those
-//!   who come
+//!   who come, and `rewind`: what their ledger loses
 //! - `ledger`: where records are kept; `store`: the shipped store, watched; `disk`: what the records say
 //! - `destination`: where jobs go; `route`, `upstream`: what the proxy asks, and whom; `api`: what connectors call
 //! - `caller`: who hands jobs in, and who waits for answers
@@ -40,6 +40,7 @@ mod outside;
 mod passes;
 mod plan;
 mod pulse;
+mod rewind;
 mod route;
 mod run;
 mod seen;

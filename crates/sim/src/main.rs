@@ -1,21 +1,23 @@
-//! Runs many seeds: `entrega-sim --seeds 100000 --from 0`, with `--cast several` of nodes that share a ledger. Ends with 1 at
-//! the first promise that is broken.
+//! Runs many seeds: `entrega-sim --seeds 100000 --from 0`, with `--cast several` of nodes that share a ledger, and with
+//! `--bug TwoOwners` a rule broken on purpose. Ends with 1 at the first promise that is broken.
 
 use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use entrega_sim::{Cast, Troubles, run_cast};
+use entrega_sim::{Bug, Cast, Troubles, run_cast};
 use parking_lot::Mutex;
 
 /// Without `--seeds`.
 const SEEDS_DEFAULT: u64 = 10_000;
 
 fn main() -> ExitCode {
-    let (seeds, from, cast) = match arguments(std::env::args().skip(1)) {
+    let Arguments { seeds, from, cast, bug } = match arguments(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(problem) => {
-            eprintln!("error: {problem}; write --seeds <number>, --from <number> and --cast alone or several");
+            eprintln!(
+                "error: {problem}; write --seeds <number>, --from <number>, --cast alone or several, and --bug <name>"
+            );
             return ExitCode::from(2);
         }
     };
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
             scope.spawn(move || {
                 let mine = (from + first..from + seeds).step_by(threads as usize);
                 for seed in mine.take_while(|_| !is_broken.load(Ordering::Relaxed)) {
-                    let ran = run_cast(seed, cast, None);
+                    let ran = run_cast(seed, cast, bug);
                     all.lock().add(&ran.troubles);
                     if let Some(broken) = ran.violation {
                         is_broken.store(true, Ordering::Relaxed);
@@ -45,19 +47,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many seeds, from which on, and with whom.
-fn arguments(mut given: impl Iterator<Item = String>) -> Result<(u64, u64, Cast), String> {
-    let (mut seeds, mut from, mut cast) = (SEEDS_DEFAULT, 0, Cast::Alone);
+/// How many seeds, from which on, with whom, and what is broken.
+struct Arguments {
+    seeds: u64,
+    from: u64,
+    cast: Cast,
+    bug: Option<Bug>,
+}
+
+fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut wanted = Arguments { seeds: SEEDS_DEFAULT, from: 0, cast: Cast::Alone, bug: None };
+    let find = |name: &str| Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
     while let Some(flag) = given.next() {
         let value = given.next().ok_or(format!("{flag} needs a value"))?;
         let number = || value.parse().map_err(|_| format!("{flag} needs a number, not {value}"));
         match (flag.as_str(), value.as_str()) {
-            ("--seeds", _) => seeds = number()?,
-            ("--from", _) => from = number()?,
-            ("--cast", "alone") => cast = Cast::Alone,
-            ("--cast", "several") => cast = Cast::Several,
+            ("--seeds", _) => wanted.seeds = number()?,
+            ("--from", _) => wanted.from = number()?,
+            ("--cast", "alone") => wanted.cast = Cast::Alone,
+            ("--cast", "several") => wanted.cast = Cast::Several,
+            ("--bug", name) if find(name).is_some() => wanted.bug = find(name),
             _ => return Err(format!("{flag} {value} is unknown")),
         }
     }
-    Ok((seeds, from, cast))
+    Ok(wanted)
 }

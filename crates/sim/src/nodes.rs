@@ -17,6 +17,7 @@ use crate::node::{self, Doors, House};
 use crate::outside::Outside;
 use crate::plan::{End, NodePlan, START};
 use crate::pulse::Pulse;
+use crate::rewind::Rewinder;
 use crate::store::WatchedStore;
 
 /// How far time goes at once while things go wrong, and after that.
@@ -67,6 +68,7 @@ pub fn live(world: &Arc<World>) -> Time {
     let count = world.plan.nodes.as_ref().map_or(0, |nodes| nodes.each.len());
     let mut nodes: Vec<Node> = (0..count).map(|number| Node { number, lives: 0, state: State::Away(START) }).collect();
     let mut outside = Outside::new(world);
+    let mut rewinder = Rewinder::new(world);
     let mut now = START;
     loop {
         let mut order: Vec<usize> = (0..count).collect();
@@ -75,6 +77,7 @@ pub fn live(world: &Arc<World>) -> Time {
             nodes[number].go_on(world, now);
         }
         outside.send(world, &nodes, now);
+        rewinder.go_on(world, now);
         if outside.is_over() || !world.witness.lock().is_content() {
             return now;
         }

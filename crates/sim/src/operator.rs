@@ -84,6 +84,13 @@ async fn resume(life: &Life, store: &WatchedStore, lane: &LaneName) {
     }
 }
 
+/// Has every lane go on: what the ledger lost may be that somebody was told so.
+pub async fn resume_all(life: &Life, store: &WatchedStore) {
+    for lane in life.world.plan.lanes.keys() {
+        resume(life, store, lane).await;
+    }
+}
+
 /// Cancels any job that has not ended; one that is being attempted stays as it is.
 async fn cancel(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
@@ -181,6 +188,8 @@ where
         match ask().await {
             Ok(answer) => return Some(answer),
             Err(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => return None,
+            // It may have been lost.
+            Err(ChangeError::Unknown) if life.world.plan.loses_writes() => return None,
             Err(ChangeError::Store(StoreError::Unreachable { .. })) => life.wait(RETURN_AFTER).await,
             Err(other) => {
                 let checker = match other {

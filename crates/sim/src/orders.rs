@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::witness::Broken;
 
 /// What operators were told is so.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Orders {
     /// Since when.
     paused: BTreeMap<LaneName, Time>,
@@ -25,6 +25,14 @@ pub struct Orders {
 }
 
 impl Orders {
+    /// The ledger has lost what it had after these were carried out. Whether a lane that was resumed since is paused again, nobody
+    /// knows.
+    pub fn lost(&mut self, mut before: Orders) {
+        before.paused.retain(|lane, _| self.paused.contains_key(lane));
+        before.expired.append(&mut self.expired);
+        *self = before;
+    }
+
     /// An operator was told that the lane stands still.
     pub fn paused(&mut self, now: Time, lane: &LaneName) {
         self.paused.insert(lane.clone(), now);

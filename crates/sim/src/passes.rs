@@ -91,6 +91,12 @@ impl Passes {
         self.paused = (Time::ZERO, Time::ZERO);
     }
 
+    /// The ledger has lost what it knew of calls.
+    pub fn lost(&mut self) {
+        self.counted.clear();
+        self.paused = (Time::ZERO, Time::ZERO);
+    }
+
     /// The gate heard that the API asks for a pause.
     pub fn paused(&mut self, now: Time, until: Time) {
         if until > self.paused.1 {

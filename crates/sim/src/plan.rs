@@ -220,6 +220,11 @@ impl Plan {
         self.lanes[&lane_name(PROXY_LANE)].timeout
     }
 
+    /// Whether the ledger loses what it acknowledged.
+    pub fn loses_writes(&self) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| !nodes.rewinds.is_empty())
+    }
+
     /// Whether new work is refused now.
     pub fn refuses(&self, now: Time) -> bool {
         self.refusals.iter().any(|span| is_in(span, now))

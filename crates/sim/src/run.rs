@@ -193,6 +193,9 @@ pub async fn settle_down(life: &Life, store: &WatchedStore) {
     life.wait_until(world.plan.heal_at).await;
     let deadline = world.plan.heal_at + PATIENCE;
     let mut helped = Vec::new();
+    if world.plan.loses_writes() {
+        operator::resume_all(life, store).await;
+    }
     while life.moment() < deadline && world.witness.lock().is_content() {
         life.wait(LOOK_EVERY).await;
         if world.is_busy() {

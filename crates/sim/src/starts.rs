@@ -18,6 +18,13 @@ pub struct Starts {
 }
 
 impl Starts {
+    /// Whoever owns a lane next does not know of what was started there since.
+    pub fn lost(&mut self, lane: &LaneName, since: Time) {
+        for (_, starts) in self.by_gate.iter_mut().filter(|((of, _), _)| of == lane) {
+            starts.retain(|start| *start < since);
+        }
+    }
+
     /// A job of a tenant may go; `own` is what its endpoint allows beside its lane.
     pub fn add(
         &mut self,

@@ -69,6 +69,12 @@ pub struct Troubles {
     pub expired_orders: u32,
     /// Attempts that looked at their lease and sent their first byte after their node had stood still.
     pub late_bytes: u32,
+    /// Times that the ledger lost what it had acknowledged.
+    pub rewinds: u32,
+    /// Jobs that were lost with it.
+    pub lost: u32,
+    /// Attempts of nodes of which the ledger had forgotten that they own a lane, and that did not know it yet.
+    pub overlapped: u32,
 }
 
 impl Troubles {
@@ -105,7 +111,7 @@ impl Troubles {
     }
 
     /// What happens only among nodes that share a ledger.
-    pub fn among_nodes(&self) -> [(&'static str, u32); 7] {
+    pub fn among_nodes(&self) -> [(&'static str, u32); 9] {
         [
             ("a lane taken over", self.taken_over),
             ("a stall", self.stalls),
@@ -114,6 +120,8 @@ impl Troubles {
             ("an attempt cut off", self.given_back),
             ("an order not carried out", self.expired_orders),
             ("a first byte after a stall", self.late_bytes),
+            ("a ledger that lost writes", self.rewinds),
+            ("a job lost with them", self.lost),
         ]
     }
 
@@ -152,5 +160,8 @@ impl Troubles {
         self.given_back += other.given_back;
         self.expired_orders += other.expired_orders;
         self.late_bytes += other.late_bytes;
+        self.rewinds += other.rewinds;
+        self.lost += other.lost;
+        self.overlapped += other.overlapped;
     }
 }

@@ -4,20 +4,23 @@
 //! Never: changes what happens.
 //!
 //! # Layout
-//! - here: the way of a job; `proxy`: questions and answers; `api`: calls through the connector; `nodes`: who owns what
+//! - here: the way of a job; `attempts`: what reaches destinations, and what comes of it; `proxy`: questions and answers;
+//!   `api`: calls through the connector; `nodes`: who owns what; `rewind`: what a ledger lost
 
 mod api;
+mod attempts;
 mod nodes;
 mod proxy;
+mod rewind;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::{ClaimedJob, ReplayRun, ReplayStatus, Settlement};
+use entrega::store::{ClaimedJob, ReplayRun, ReplayStatus};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
-use entrega_core::job::{Job, JobState, Priority};
+use entrega_core::job::{JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
@@ -31,7 +34,6 @@ use crate::hands::Hands;
 use crate::orders::Orders;
 use crate::passes::Passes;
 use crate::plan::{End, NO_LIMIT, Plan, START};
-use crate::route::question;
 use crate::seen::Seen;
 use crate::starts::Starts;
 use crate::troubles::Troubles;
@@ -39,6 +41,8 @@ use crate::turns::Turns;
 
 pub use self::nodes::By;
 use self::nodes::Owners;
+pub use self::rewind::Memory;
+use self::rewind::Rewound;
 
 /// At least as long as a job waits whose record could not be read.
 const UNREAD_FOR: Duration = Duration::from_millis(250);
@@ -59,6 +63,7 @@ pub struct Witness {
     acknowledged: BTreeMap<JobId, Time>,
     starts: Starts,
     owners: Owners,
+    rewound: Rewound,
     hands: Hands,
     breakers: Breakers,
     answers: Answers,
@@ -97,6 +102,7 @@ impl Witness {
             acknowledged: BTreeMap::new(),
             starts: Starts::default(),
             owners: Owners::default(),
+            rewound: Rewound::default(),
             asked: BTreeMap::new(),
             settled: BTreeMap::new(),
             to_learn: BTreeMap::new(),
@@ -149,7 +155,10 @@ impl Witness {
     /// A caller was told that its job is safe.
     pub fn acknowledged(&mut self, now: Time, id: JobId) {
         self.note(now, format_args!("accepted {id}"));
-        self.acknowledged.insert(id, now);
+        // What the ledger lost after it had answered, nobody could know.
+        if !self.rewound.has_lost(id) {
+            self.acknowledged.insert(id, now);
+        }
     }
 
     /// A batch is durable.
@@ -293,11 +302,17 @@ impl Witness {
                 self.hands.claimed_in_vain(self.drift.moment(now), by.node, job);
                 continue;
             }
+            let moment = self.drift.moment(now);
+            if self.rewound.may_differ(lane, id) {
+                // Its owner goes by what the ledger has lost, until it notices.
+                let checked = self.hands.claimed(moment, by.node, job, &policy);
+                self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
+                continue;
+            }
             let Some(seen) = self.jobs.get(&id).cloned() else {
                 self.break_promise("no_accepted_job_lost", format!("{id} is attempted before it is durable"));
                 continue;
             };
-            let moment = self.drift.moment(now);
             let checked = (self.orders.check_claim(self.heard_before(by), lane, id, job.generation))
                 .and_then(|()| seen.may_go(now, by, job, &policy))
                 .and_then(|()| self.hands.claimed(moment, by.node, job, &policy))
@@ -317,21 +332,6 @@ impl Witness {
             return Ok(());
         }
         self.breakers.check_claim(now, by.asked_at, &job.job.lane)
-    }
-
-    /// Whether starts of such jobs are counted: others may wait behind settlements of their lane.
-    fn counts_starts(&self, job: &Job) -> bool {
-        let policy = &self.plan.lanes[&job.lane];
-        let is_own = self.plan.endpoint_rate.is_some() && job.tenant.is_endpoint();
-        policy.throttle.is_some() || policy.cadence.is_some() || is_own
-    }
-
-    /// What reaches a destination, as that counts it. What the proxy asks is counted when it does.
-    fn count_start(&mut self, now: Time, job: &ClaimedJob) -> Result<(), Broken> {
-        let Job { lane, tenant, .. } = &job.job;
-        let own = self.plan.endpoint_rate.filter(|_| tenant.is_endpoint());
-        let policy = self.plan.lanes[lane].clone();
-        self.starts.add(self.drift.moment(now), (lane, tenant), &policy, own)
     }
 
     fn ready<'a>(&'a self, now: Time, lane: &'a LaneName) -> impl Iterator<Item = (&'a JobId, &'a Seen)> {
@@ -386,55 +386,6 @@ impl Witness {
         if let Some(seen) = self.jobs.get(&id).cloned() {
             self.leave_line(now, id, &seen);
         }
-    }
-
-    /// Somebody says what came of an attempt; whether that still holds the job.
-    pub fn settling(&mut self, now: Time, settlement: &Settlement) -> bool {
-        let number = settlement.ticket.number().unwrap_or_default();
-        self.note(now, format_args!("settling {}", settlement.job.id));
-        let claimed = self.hands.settling(number);
-        if claimed.is_none() {
-            return false;
-        }
-        self.settled.insert(settlement.job.id, number);
-        if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
-            && let Some(at) = claimed
-        {
-            self.given(at, question, answer);
-        }
-        true
-    }
-
-    /// The gates of a lane learn something once the store knows that the retry of a job is durable.
-    pub fn will_learn(&mut self, lane: &LaneName, id: JobId, lesson: Lesson) {
-        self.to_learn.insert(id, (lane.clone(), lesson));
-    }
-
-    /// An attempt told something about its destination.
-    pub fn learned(&mut self, now: Time, lane: &LaneName, lesson: Lesson) {
-        let policy = self.plan.lanes[lane].clone();
-        self.breakers.learned(now, now, lane, &policy, lesson);
-    }
-
-    /// A destination is called.
-    pub fn started(&mut self, now: Time, node: usize, job: &ClaimedJob) {
-        let id = job.job.id;
-        self.note(now, format_args!("start {id} #{}", job.attempt));
-        let moment = self.drift.moment(now);
-        let is_late = self.owners.has_just_resumed(node, moment);
-        let checked = (self.hands.started(moment, job, !is_late && self.counts_starts(&job.job)))
-            .and_then(|node| self.owners.check(node, moment))
-            .and_then(|()| self.orders.check_start(id, job.generation))
-            .and_then(|()| if is_late { Ok(()) } else { self.count_start(now, job) });
-        self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
-        if self.jobs.get(&id).is_some_and(|seen| matches!(seen.place, Place::Ended { .. })) {
-            self.break_promise("no_double_settle", format!("{id} is attempted after its end"));
-        }
-    }
-
-    /// A destination asked not to be called about this job before a moment.
-    pub fn asked(&mut self, job: &ClaimedJob, until: Time) {
-        self.asked.insert((job.job.id, job.ticket.number().unwrap_or_default()), until);
     }
 
     /// The process starts again from what is on the disk.
@@ -497,7 +448,8 @@ impl Witness {
             };
             self.break_promise(checker, format!("{} {what}", dead.job_id));
         }
-        let told: Vec<_> = self.jobs.iter().map(|(id, seen)| (*id, seen.told)).collect();
+        let told = self.jobs.iter().filter(|(id, _)| !self.rewound.has_lost(**id));
+        let told: Vec<_> = told.map(|(id, seen)| (*id, seen.told)).collect();
         if let Err(detail) = crate::events::check_gapless(disk, &told) {
             self.break_promise("events_gapless", detail);
         }

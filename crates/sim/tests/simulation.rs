@@ -68,7 +68,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len()] = [
 ];
 
 /// The same for what can go wrong only among several nodes.
-const CAUGHT_AMONG_NODES: [(Bug, &str); 16] = [
+const CAUGHT_AMONG_NODES: [(Bug, &str); 17] = [
     (Bug::TwoOwners, "one_owner"),
     (Bug::OldTokenApplied, "nothing_stuck_after_heal"),
     (Bug::LeaseNotRenewed, "one_owner"),
@@ -82,9 +82,10 @@ const CAUGHT_AMONG_NODES: [(Bug, &str); 16] = [
     (Bug::GatePerNode, "throttle_respected"),
     (Bug::OrderAnswerUnseen, "orders_expire"),
     (Bug::RegistryUnheard, "nothing_stuck_after_heal"),
-    (Bug::LeaseUnlooked, "lease_holds"),
+    (Bug::LeaseUnlooked, "one_owner"),
     (Bug::ExpiredOrder, "orders_expire"),
     (Bug::SingleFlightPerNode, "calls_spared"),
+    (Bug::RewindUnnoticed, "nothing_stuck_after_heal"),
 ];
 
 /// Runs these seeds on all cores; none may break a promise.

@@ -20,6 +20,11 @@ const NODES_MAX: usize = 3;
 const LIVES_MAX: usize = 4;
 /// What a seed's chance of nodes begins with beside the seed.
 const SALT: u64 = 0x6e6f_6465_735f_6f66;
+/// The same for what the ledger loses.
+const SALT_OF_REWINDS: u64 = 0x7265_7769_6e64_735f;
+/// In one run in so many it loses anything.
+const REWINDS_IN: u32 = 4;
+const LOST_MS_MAX: u64 = 700;
 
 /// What several nodes do.
 #[derive(Clone, Debug)]
@@ -30,6 +35,8 @@ pub struct NodesPlan {
     pub each: Vec<NodePlan>,
     /// One signal in so many is lost.
     pub signals_lost_in: u32,
+    /// The ledger loses all that it took from the first moment on, at the second. No two overlap.
+    pub rewinds: Vec<Span>,
 }
 
 /// What one node does.
@@ -51,8 +58,20 @@ impl NodesPlan {
         let count = rng.usize(2..=NODES_MAX);
         let each = (0..count).map(|_| NodePlan::draw(rng, lease)).collect();
         let signals_lost_in = if rng.bool() { 10 } else { 1_000 };
-        NodesPlan { lease, each, signals_lost_in }
+        NodesPlan { lease, each, signals_lost_in, rewinds: rewinds(seed) }
     }
+}
+
+/// In some runs the server loses its last writes, once or twice.
+fn rewinds(seed: u64) -> Vec<Span> {
+    let rng = &mut fastrand::Rng::with_seed(seed ^ SALT_OF_REWINDS);
+    let count = if rng.u32(0..REWINDS_IN) == 0 { rng.u64(1..=2) } else { 0 };
+    let share = TROUBLE_MS / 2 - 500;
+    let one = |number: u64| {
+        let from = START + ms(number * share + rng.u64(0..share - LOST_MS_MAX));
+        (from, from + ms(rng.u64(5..LOST_MS_MAX)))
+    };
+    (0..count).map(one).collect()
 }
 
 impl NodePlan {

@@ -5,10 +5,12 @@ use std::time::Duration;
 use entrega::connector::{Failed, Replied};
 use entrega::store::GateName;
 use entrega_core::id::JobId;
+use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 
 use super::{Broken, Witness};
+use crate::api::CONNECTOR_LANE;
 use crate::caller::{MARGIN, Waiting};
 use crate::passes::{Pass, Request};
 
@@ -55,7 +57,11 @@ impl Witness {
         self.note(now, format_args!("calls the API for {name}"));
         let moment = self.drift.moment(now);
         let held = match name.parse::<JobId>() {
-            Ok(id) => self.hands.calling(id),
+            Ok(id) => {
+                let lane = LaneName::new(CONNECTOR_LANE).expect("a lane name");
+                let held = self.rewound.excuse(&lane, moment, self.hands.calling(id));
+                held.map(|since| since.unwrap_or(moment))
+            }
             Err(_) => Ok(Time::ZERO),
         };
         let since = held.as_ref().copied().unwrap_or_default();

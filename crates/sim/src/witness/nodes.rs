@@ -27,13 +27,13 @@ pub struct By {
 #[derive(Debug, Default)]
 pub struct Owners {
     /// Who owns a lane, and since when.
-    by_lane: BTreeMap<LaneName, (usize, Time)>,
+    pub(super) by_lane: BTreeMap<LaneName, (usize, Time)>,
     /// Until when each node may act.
     until: BTreeMap<usize, Time>,
     /// When each node last went on after it had stood still.
     resumed_at: BTreeMap<usize, Time>,
     /// Lanes whose owner is gone, and for how long somebody could have taken them since.
-    orphans: BTreeMap<LaneName, Duration>,
+    pub(super) orphans: BTreeMap<LaneName, Duration>,
 }
 
 impl Owners {
@@ -98,6 +98,7 @@ impl Witness {
         self.note(now, format_args!("node {node} owns {lane}"));
         let before = self.owners.by_lane.insert(lane.clone(), (node, now));
         self.owners.orphans.remove(&lane);
+        self.rewound.owned(&lane);
         self.troubles.taken_over += u32::from(before.is_some_and(|before| before.0 != node));
         self.hands.cut_off(&lane);
         self.breakers.forget(&lane);

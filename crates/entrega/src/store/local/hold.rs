@@ -26,6 +26,11 @@ impl Hold {
         Hold { shard, token, seq: AtomicU64::new(seq), lease, since }
     }
 
+    /// What no other ownership of this process has. The epoch is not enough: a ledger that was set back gives it again.
+    pub(super) fn number(&self) -> u64 {
+        self.token.node
+    }
+
     /// The fence of the next group.
     pub(super) fn next(&self) -> Fence {
         Fence { shard: self.shard.clone(), token: self.token, seq: self.written() + 1 }

@@ -67,8 +67,8 @@ impl JobStore for LocalStore {
     }
 
     fn give_back(&self, lane: &LaneName, ticket: Ticket) {
-        let (epoch, ticket) = place(ticket);
-        if let Some(lane) = self.shared.owned(lane).filter(|lane| lane.hold.token.epoch == epoch) {
+        let (ownership, ticket) = place(ticket);
+        if let Some(lane) = self.shared.owned(lane).filter(|lane| lane.hold.number() == ownership) {
             let now = self.shared.clock.now();
             lane.machine.lock().cut_off(now, ticket, now);
             lane.wake.notify_one();
@@ -447,7 +447,7 @@ fn has_history(lane: &OwnedLane, claimed: &Claimed) -> bool {
 
 fn claimed_job(lane: &OwnedLane, claimed: &Claimed, job: Job, history: Vec<Attempt>) -> ClaimedJob {
     ClaimedJob {
-        ticket: Ticket(Held::Place(lane.hold.token.epoch, claimed.ticket)),
+        ticket: Ticket(Held::Place(lane.hold.number(), claimed.ticket)),
         lease: lane.hold.lease.clone(),
         job,
         attempt: claimed.attempt,

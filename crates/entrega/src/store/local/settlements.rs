@@ -26,7 +26,7 @@ use crate::store::{Held, Settlement, StoreError, Ticket};
 /// A running job's place in its lane's machine, and the ownership under which it was claimed.
 pub(super) fn place(ticket: Ticket) -> (u64, lane::Ticket) {
     match ticket.0 {
-        Held::Place(epoch, place) => (epoch, place),
+        Held::Place(ownership, place) => (ownership, place),
         Held::Number(_) => panic!("a settlement with another store's ticket"),
     }
 }
@@ -39,8 +39,8 @@ impl Shared {
         let owned = entry.owned();
         // What was attempted under an ownership that is over is attempted again by whoever owns the lane now.
         let count = settlements.len();
-        let epoch = owned.as_ref().map(|owned| owned.hold.token.epoch);
-        settlements.retain(|settlement| Some(place(settlement.ticket).0) == epoch);
+        let ownership = owned.as_ref().map(|owned| owned.hold.number());
+        settlements.retain(|settlement| Some(place(settlement.ticket).0) == ownership);
         self.stale.fetch_add((count - settlements.len()) as u64, Ordering::Relaxed);
         let Some(lane) = owned.filter(|_| !settlements.is_empty()) else { return Ok(()) };
         settlements.iter().try_for_each(Settlement::check)?;
