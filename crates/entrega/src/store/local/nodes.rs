@@ -338,6 +338,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::local::ClusterOptions;
 
     #[test]
     fn shards_spread_over_nodes_and_few_move_when_one_comes() {
@@ -353,5 +354,17 @@ mod tests {
         assert!(moved.iter().all(|(_, after)| *after == 44444), "only what the newcomer draws moves");
         assert!((90..220).contains(&moved.len()), "{} moved", moved.len());
         assert_eq!(place(&shards[0], &[]), None);
+    }
+
+    /// A beat was answered so late that the lease had a moment left. What was started in it was cut off, and made again.
+    #[test]
+    fn nothing_is_started_under_a_lease_that_is_about_to_end() {
+        let now = Time::from_millis(1_000_000);
+        let options = ClusterOptions { lease: Duration::from_secs(4), name: "node".into() };
+        let cluster = Cluster::new(&options, now);
+        assert!(cluster.is_unsure(now), "its lease ends now");
+        cluster.lease_until(now + Duration::from_secs(4));
+        assert!(!cluster.is_unsure(now + Duration::from_millis(2_999)));
+        assert!(cluster.is_unsure(now + Duration::from_millis(3_001)));
     }
 }

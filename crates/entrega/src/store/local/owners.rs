@@ -28,6 +28,8 @@ const BEATS_IN_A_LEASE: u32 = 6;
 const LOOKS_MIN: u32 = 3;
 /// In this part of a lease a write must be answered, or nothing more is started.
 const UNSURE_AFTER: u32 = 3;
+/// With less than this part of a lease left nothing more is started; beats that are answered leave far more.
+const ENDS_SOON: u32 = 4;
 /// Whoever gave an order waits no longer.
 const ORDERS_LAST_MAX: Duration = Duration::from_secs(10);
 /// Signals that wait to be sent; more are lost, which costs a delay.
@@ -129,10 +131,22 @@ impl Cluster {
         Asking(&self.unanswered)
     }
 
-    /// Whether a write has not been answered for so long that nothing more may be started.
+    /// Whether nothing more may be started: a write has not been answered for too long, or the lease is about to end. After
+    /// an outage a beat may be answered so late that what began now would be cut off at once, and made again.
     pub(super) fn is_unsure(&self, now: Time) -> bool {
         let since = self.unanswered.load(Ordering::Acquire);
-        since != 0 && now.since(Time::from_micros(since)) > self.lease / UNSURE_AFTER
+        let is_unanswered = since != 0 && now.since(Time::from_micros(since)) > self.lease / UNSURE_AFTER;
+        is_unanswered || self.lease_end() < now + self.lease / ENDS_SOON
+    }
+
+    /// What this node owns is its own until then.
+    pub(super) fn lease_until(&self, end: Time) {
+        self.until.fetch_max(end.as_micros(), Ordering::AcqRel);
+    }
+
+    /// Until when what this node owns is its own.
+    fn lease_end(&self) -> Time {
+        Time::from_micros(self.until.load(Ordering::Acquire))
     }
 
     /// What no other mark of this process has.
@@ -237,7 +251,7 @@ impl Shared {
                 moment.store(asked_at.as_micros(), Ordering::Relaxed);
             }
         }
-        if !is_first && self.clock.now() >= Time::from_micros(cluster.until.load(Ordering::Acquire)) {
+        if !is_first && self.clock.now() >= cluster.lease_end() {
             self.catch_up_soon(cluster).await?;
         }
         // What is lost is left before the lease of the rest goes on: it is one for all.
@@ -247,7 +261,7 @@ impl Shared {
                 self.leave(shard, *token);
             }
         }
-        cluster.until.fetch_max((asked_at + cluster.lease).as_micros(), Ordering::AcqRel);
+        cluster.lease_until(asked_at + cluster.lease);
         Ok(())
     }
 
