@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::local::UNSETTLED_MAX;
+use entrega::store::local::UNSETTLED_SHARED_MAX;
 
 use super::ledger::Balance;
 use super::senders::Senders;
@@ -51,7 +51,7 @@ async fn killed(kill: Kill, nodes: u64) {
     let _alone = alone();
     let cycles = setting("ENTREGA_CRASH_CYCLES").unwrap_or(CYCLES);
     let nodes = setting("ENTREGA_CRASH_NODES").unwrap_or(nodes);
-    let repeats_max = if kill == Kill::Theirs { 0 } else { CONCURRENCY + UNSETTLED_MAX };
+    let repeats_max = if kill == Kill::Theirs { 0 } else { CONCURRENCY + UNSETTLED_SHARED_MAX };
     let mut chance = seeded();
     let world = Arc::new(World::start(usize::try_from(nodes).unwrap()).await);
     let mut left = cycles;

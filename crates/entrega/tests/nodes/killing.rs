@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::clock::Clock;
+use entrega::store::local::UNSETTLED_SHARED_MAX;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -18,8 +19,8 @@ const PER_ARRAY: usize = 1000;
 const SENDERS: usize = 4;
 /// So many have arrived when the node is killed.
 const KILL_AFTER: usize = JOBS / 4;
-/// What one node can have claimed and not settled: a lane's concurrency, and as many whose settlement is on its way.
-const IN_FLIGHT_MAX: usize = 2 * 64;
+/// What one node can have claimed and not settled: a lane's concurrency, and those whose settlement is on its way.
+const IN_FLIGHT_MAX: usize = 64 + UNSETTLED_SHARED_MAX;
 /// The other node takes work in at once, whoever owns its lane.
 const TAKES_WITHIN: Duration = Duration::from_secs(1);
 const ARRIVES_WITHIN: Duration = Duration::from_secs(40);

@@ -29,7 +29,7 @@ use super::records::{self, Live, id_key};
 use super::settlements::place;
 use super::starts::FRESH;
 use super::tables::{HISTORY, JOBS, LIVE};
-use super::{LocalStore, Shared, UNSETTLED_MAX};
+use super::{LocalStore, Shared, UNSETTLED_MAX, UNSETTLED_SHARED_MAX};
 use crate::store::{
     ChangeError, ClaimBatch, ClaimedJob, Held, JobFilter, JobStore, JobView, LaneView, MemoryUse, NewEntry, NodeView,
     Page, Paged, Settlement, StoreError, StoreHealth, Submitted, Swept, Ticket,
@@ -76,8 +76,9 @@ impl JobStore for LocalStore {
     }
 
     async fn settle(&self, lane: &LaneName, mut settlements: Vec<Settlement>) -> Result<(), StoreError> {
+        let at_once = if self.shared.cluster.is_some() { UNSETTLED_SHARED_MAX } else { UNSETTLED_MAX };
         while !settlements.is_empty() {
-            let rest = settlements.split_off(settlements.len().min(UNSETTLED_MAX));
+            let rest = settlements.split_off(settlements.len().min(at_once));
             self.shared.settle(lane, settlements).await?;
             settlements = rest;
         }

@@ -86,6 +86,8 @@ const SUBMITS_WAITING_MAX: usize = 4096;
 /// Jobs that were attempted and whose settlement may be on its way to the ledger at once. With the lane's concurrency it
 /// bounds the attempts that a crash repeats.
 pub const UNSETTLED_MAX: usize = 1024;
+/// The same where nodes share the ledger: an answer takes a few milliseconds there, and no disk has to turn.
+pub const UNSETTLED_SHARED_MAX: usize = 256;
 /// Commands of all kinds that the queue holds: more than the two limits above let in.
 const COMMANDS_MAX: usize = SUBMITS_WAITING_MAX + UNSETTLED_MAX + 1024;
 
@@ -220,7 +222,7 @@ impl LocalStore {
             asked: Asked::default(),
             queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
-            settle_permits: Arc::new(Semaphore::new(UNSETTLED_MAX)),
+            settle_permits: Arc::new(Semaphore::new(if is_alone { UNSETTLED_MAX } else { UNSETTLED_SHARED_MAX })),
             changes: tokio::sync::Mutex::new(()),
             registering: tokio::sync::Mutex::new(()),
             failure: watch::Sender::new(None),
