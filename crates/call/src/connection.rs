@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::rt::Write;
+use tokio::task::coop::{has_budget_remaining, unconstrained};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::origin::Origin;
@@ -121,8 +122,12 @@ impl Connection {
                 }
             }
             was_woken = true;
-            // Where the runtime's budget is used up and puts `work` off, it puts this off too, and that is heard.
-            self.alarm.as_mut().poll(cx).map(|()| Err(Late))
+            if !has_budget_remaining() {
+                // What is put off then is put off unheard: come back for it. The alarm must ring all the same, or a server
+                // that sends without end would be read without end.
+                cx.waker().wake_by_ref();
+            }
+            pin!(unconstrained(self.alarm.as_mut())).poll(cx).map(|()| Err(Late))
         })
         .await
     }

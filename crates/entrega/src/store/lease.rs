@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use entrega_core::time::Time;
 use tokio::sync::Notify;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::clock::Clock;
@@ -74,7 +75,8 @@ impl Lease {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Carried::Done(done));
             }
-            while alarm.as_mut().poll(cx).is_ready() {
+            // Work that uses the runtime's budget up must not keep the alarm from ringing.
+            while pin!(unconstrained(alarm.as_mut())).poll(cx).is_ready() {
                 if alarm.deadline() == latest {
                     return Poll::Ready(Carried::TooLate);
                 }
@@ -83,7 +85,7 @@ impl Lease {
                 }
                 alarm.as_mut().reset(next_end());
             }
-            lost.as_mut().poll(cx).map(|()| Carried::LeaseOver)
+            pin!(unconstrained(lost.as_mut())).poll(cx).map(|()| Carried::LeaseOver)
         })
         .await
     }
