@@ -110,8 +110,9 @@ impl Troubles {
         ]
     }
 
-    /// What happens only among nodes that share a ledger.
-    pub fn among_nodes(&self) -> [(&'static str, u32); 9] {
+    /// What happens only among nodes that share a ledger, often enough to be met in a few seeds. A first byte after a stall
+    /// is rarer: a lease with little left starts nothing.
+    pub fn among_nodes(&self) -> [(&'static str, u32); 8] {
         [
             ("a lane taken over", self.taken_over),
             ("a stall", self.stalls),
@@ -119,7 +120,6 @@ impl Troubles {
             ("a lost signal", self.signals_lost),
             ("an attempt cut off", self.given_back),
             ("an order not carried out", self.expired_orders),
-            ("a first byte after a stall", self.late_bytes),
             ("a ledger that lost writes", self.rewinds),
             ("a job lost with them", self.lost),
         ]
