@@ -3,12 +3,14 @@
 //! Never: decides what comes of an attempt.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Weak;
 use std::time::Duration;
 
 use entrega_core::outcome::{Fault, FaultKind, Outcome};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
 use super::desk::Desk;
 use crate::settle::Attempted;
@@ -19,7 +21,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Works until the desk is gone: the desk owns its workers, not they the desk.
 pub(super) async fn work(desk: Weak<Desk>, number: usize, mut jobs: mpsc::Receiver<ClaimedJob>) {
-    let mut next = None;
+    let (mut next, mut alarm) = (None, pin!(sleep(Duration::ZERO)));
     loop {
         let job = match next.take() {
             Some(job) => job,
@@ -29,19 +31,19 @@ pub(super) async fn work(desk: Weak<Desk>, number: usize, mut jobs: mpsc::Receiv
             },
         };
         let Some(desk) = desk.upgrade() else { return };
-        let attempted = attempt(&desk, job).await;
+        let attempted = attempt(&desk, alarm.as_mut(), job).await;
         next = desk.ended(number, attempted).await;
     }
 }
 
 /// One attempt under one deadline and one lease. A panic in a channel is that attempt's failure, not the process's. `None`
 /// if the lease ended first: whoever owns the lane then attempts the job again.
-async fn attempt(desk: &Desk, claimed: ClaimedJob) -> Option<Attempted> {
+async fn attempt(desk: &Desk, alarm: Pin<&mut Sleep>, claimed: ClaimedJob) -> Option<Attempted> {
     let clock = &desk.engine.clock;
     let started_at = clock.now();
     let deadline = clock.instant(started_at + desk.policy.timeout);
     let attempt = AssertUnwindSafe(desk.channel.attempt(&claimed, deadline)).catch_unwind();
-    let outcome = match claimed.lease.carry(deadline + LAST_WORDS, attempt).await {
+    let outcome = match claimed.lease.carry(alarm, deadline + LAST_WORDS, attempt).await {
         Carried::Done(Ok(outcome)) => outcome,
         Carried::Done(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
         Carried::TooLate => fault(FaultKind::Timeout, "no answer in time".into()),

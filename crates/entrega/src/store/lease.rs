@@ -3,7 +3,7 @@
 //! Never: asks anybody; the owner's own clock says when a lease ends, and whoever lost it says so.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
@@ -11,7 +11,7 @@ use std::task::Poll;
 use entrega_core::time::Time;
 use tokio::sync::Notify;
 use tokio::task::unconstrained;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep};
 
 use crate::clock::Clock;
 
@@ -59,15 +59,29 @@ impl Lease {
 
     /// Carries work on while the lease lasts, and until a moment at the latest. After the end of either the work takes no
     /// step, however long the process stood still in between.
-    pub async fn carry<T>(&self, latest: Instant, work: impl Future<Output = T>) -> Carried<T> {
+    ///
+    /// The alarm is any timer of the caller's, which may be used again: to put one off costs next to nothing, to start and
+    /// stop one takes the runtime's lock both times.
+    pub async fn carry<T>(
+        &self,
+        mut alarm: Pin<&mut Sleep>,
+        latest: Instant,
+        work: impl Future<Output = T>,
+    ) -> Carried<T> {
+        let mut work = pin!(work);
         let Some(term) = &self.0 else {
-            return timeout_at(latest, work).await.map_or(Carried::TooLate, Carried::Done);
+            alarm.as_mut().reset(latest);
+            return poll_fn(|cx| match work.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Carried::Done(done)),
+                Poll::Pending => pin!(unconstrained(alarm.as_mut())).poll(cx).map(|()| Carried::TooLate),
+            })
+            .await;
         };
         // Whoever ends the lease from now on wakes this, whether or not it was asked before.
-        let (mut work, mut lost) = (pin!(work), pin!(term.lost.notified()));
+        let mut lost = pin!(term.lost.notified());
         // One timer for both ends: a beat may have moved that of the lease on by the time it rings.
         let next_end = || latest.min(term.clock.instant(term.end()));
-        let mut alarm = pin!(sleep_until(next_end()));
+        alarm.as_mut().reset(next_end());
         poll_fn(|cx| {
             if term.is_over() {
                 return Poll::Ready(Carried::LeaseOver);
@@ -116,6 +130,8 @@ impl Term {
 mod tests {
     use std::time::Duration;
 
+    use tokio::time::sleep_until;
+
     use super::*;
 
     const START: Time = Time::from_millis(1_000_000);
@@ -125,19 +141,23 @@ mod tests {
         (Lease::until(clock.clone(), until.clone()), until)
     }
 
+    async fn carry<T>(lease: &Lease, latest: Instant, work: impl Future<Output = T>) -> Carried<T> {
+        lease.carry(pin!(sleep_until(latest)), latest, work).await
+    }
+
     #[tokio::test(start_paused = true)]
     async fn work_ends_with_its_lease_and_not_before() {
         let clock = Clock::of_runtime(START);
         let ((lease, until), far) = (lease(&clock, 5), clock.instant(START + Duration::from_hours(1)));
         // reason: the time of this runtime stands still, and passes at once when all wait.
-        assert_eq!(lease.carry(far, tokio::time::sleep(Duration::from_secs(4))).await, Carried::Done(()));
+        assert_eq!(carry(&lease, far, tokio::time::sleep(Duration::from_secs(4))).await, Carried::Done(()));
         let beat = async {
             // reason: the same.
             tokio::time::sleep(Duration::from_millis(500)).await;
             until.fetch_add(3_000_000, Ordering::Release);
         };
         // reason: the same.
-        let late = lease.carry(far, tokio::time::sleep(Duration::from_secs(9)));
+        let late = carry(&lease, far, tokio::time::sleep(Duration::from_secs(9)));
         assert_eq!(tokio::join!(late, beat).0, Carried::LeaseOver);
         assert_eq!(clock.now(), START + Duration::from_secs(8), "moved on by a beat");
         assert!(lease.is_over());
@@ -148,7 +168,7 @@ mod tests {
         let clock = Clock::of_runtime(START);
         for (lease, second) in [(lease(&clock, 3600).0, 2), (Lease::forever(), 4)] {
             let latest = START + Duration::from_secs(second);
-            let carried = lease.carry(clock.instant(latest), std::future::pending::<()>()).await;
+            let carried = carry(&lease, clock.instant(latest), std::future::pending::<()>()).await;
             assert_eq!((carried, clock.now()), (Carried::TooLate, latest));
         }
     }
@@ -166,7 +186,7 @@ mod tests {
             Poll::<()>::Pending
         });
         let far = clock.instant(START + Duration::from_hours(1));
-        assert_eq!(lease.carry(far, work).await, Carried::LeaseOver);
+        assert_eq!(carry(&lease, far, work).await, Carried::LeaseOver);
         assert_eq!(steps, 1);
     }
 
@@ -180,7 +200,7 @@ mod tests {
             lease.lose();
         };
         let far = clock.instant(START + Duration::from_hours(1));
-        let (carried, ()) = tokio::join!(lease.carry(far, std::future::pending::<()>()), losing);
+        let (carried, ()) = tokio::join!(carry(&lease, far, std::future::pending::<()>()), losing);
         assert_eq!((carried, clock.now()), (Carried::LeaseOver, START + Duration::from_millis(10)));
     }
 }

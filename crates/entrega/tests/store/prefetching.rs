@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use entrega::store::local::tables::{JOBS, TABLES};
 use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore};
+use entrega_core::job::Job;
 use entrega_ledger::{HeapLedger, LedgerDouble};
 
 use super::fixture::{Fixture, Setup};
@@ -40,10 +41,15 @@ async fn counted() -> (Fixture, Arc<Reads>) {
 #[tokio::test]
 async fn jobs_of_many_tenants_are_read_about_once_and_many_at_a_time() {
     let (f, reads) = counted().await;
+    // What is not due yet is not kept at hand.
+    let soon = Duration::from_secs(1);
     for number in 0..20 {
         let tenant = format!("tenant-{number}");
-        f.submit_all((0..100).map(|_| f.job("http", &tenant)).collect()).await;
+        let job = |_| f.job("http", &tenant);
+        let later = |job: Job| Job { due_at: job.due_at + soon, ..job };
+        f.submit_all((0..100).map(job).map(later).collect()).await;
     }
+    f.advance(soon);
     for _ in 0..2_000 {
         let claimed = f.claim_one("http").await;
         f.done(claimed).await;
@@ -53,4 +59,17 @@ async fn jobs_of_many_tenants_are_read_about_once_and_many_at_a_time() {
     let (calls, records) = (reads.calls.load(Ordering::Relaxed), reads.records.load(Ordering::Relaxed));
     assert!((2_000..2_100).contains(&records), "{records} records of 2000 jobs were read");
     assert!(calls < 100, "in {calls} calls");
+}
+
+/// A job that is attempted a moment after it came was read again from where it had just been written to.
+#[tokio::test]
+async fn what_was_just_taken_is_not_read() {
+    let (f, reads) = counted().await;
+    f.submit_all((0..100).map(|_| f.job("http", "acme")).collect()).await;
+    for _ in 0..100 {
+        let claimed = f.claim_one("http").await;
+        f.done(claimed).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reads.records.load(Ordering::Relaxed), 0);
 }

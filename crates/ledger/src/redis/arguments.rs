@@ -108,7 +108,7 @@ struct Rows<'a> {
 
 fn commands(names: &Names, units: &[Unit], give: &mut dyn FnMut(&[u8])) {
     let ops = || units.iter().flat_map(|unit| &unit.ops);
-    let mut last: HashMap<(Table, &Key), usize> = HashMap::new();
+    let mut last = HashMap::with_capacity_and_hasher(ops().count(), foldhash::fast::RandomState::default());
     for (place, op) in ops().enumerate() {
         if let Op::Put(table, key, _) | Op::Remove(table, key) = op {
             last.insert((*table, key), place);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use entrega_core::id::JobId;
-use entrega_core::lane::{Lane, Left, Starts};
+use entrega_core::lane::{Lane, Left, Starts, Waiting};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
 use entrega_ledger::{Key, Shard};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use super::Shared;
 use super::dead::DeadIndex;
 use super::figures::Published;
 use super::hold::Hold;
-use super::read_ahead::ReadAhead;
+use super::read_ahead::{ReadAhead, WrittenRoom};
 use super::records::Live;
 
 /// A lane of the configuration.
@@ -85,7 +86,7 @@ impl LaneEntry {
     }
 
     /// A new memory for a new ownership.
-    pub(super) fn begin(&self, hold: Arc<Hold>) -> OwnedLane {
+    pub(super) fn begin(&self, hold: Arc<Hold>, room: &WrittenRoom) -> OwnedLane {
         OwnedLane {
             name: self.name.clone(),
             scope: self.scope.clone(),
@@ -93,7 +94,7 @@ impl LaneEntry {
             wake: self.wake.clone(),
             hold,
             machine: Mutex::new(Lane::new(self.policy.clone())),
-            read_ahead: Mutex::default(),
+            read_ahead: Mutex::new(ReadAhead::new(room.clone())),
             dead: Mutex::default(),
             blocked: AtomicU32::new(0),
             has_unblocked: AtomicBool::new(false),
@@ -121,6 +122,19 @@ impl OwnedLane {
     /// The key of one of its jobs in the index.
     pub(super) fn live_key(&self, id: JobId) -> Key {
         Key::Scoped(self.scope.clone(), *id.as_bytes())
+    }
+
+    /// Keeps at hand what a job carries that is about to be written, if it is to be attempted soon.
+    pub(super) fn keep_written(&self, waiting: &Waiting, record: &[u8], now: Time) {
+        if waiting.due <= now {
+            self.read_ahead.lock().keep_written(waiting.id, record);
+        }
+    }
+
+    /// Takes a job out that was not written. Nobody can have claimed it.
+    pub(super) fn remove_staged(&self, id: JobId) {
+        drop(self.machine.lock().remove(id));
+        self.read_ahead.lock().forget(id);
     }
 
     /// Puts a job back that the lane had accepted before; its record is durable.

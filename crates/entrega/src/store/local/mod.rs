@@ -74,6 +74,7 @@ use self::lanes::{LaneEntry, OwnedLane};
 use self::orders::Asked;
 use self::owners::Cluster;
 use self::queue::{NotTaken, Queue};
+use self::read_ahead::WrittenRoom;
 use self::registry::Registered;
 use self::writer::Writer;
 use crate::chance::secret_bytes;
@@ -87,7 +88,7 @@ const SUBMITS_WAITING_MAX: usize = 4096;
 /// bounds the attempts that a crash repeats.
 pub const UNSETTLED_MAX: usize = 1024;
 /// The same where nodes share the ledger: an answer takes a few milliseconds there, and no disk has to turn.
-pub const UNSETTLED_SHARED_MAX: usize = 256;
+pub const UNSETTLED_SHARED_MAX: usize = 512;
 /// Commands of all kinds that the queue holds: more than the two limits above let in.
 const COMMANDS_MAX: usize = SUBMITS_WAITING_MAX + UNSETTLED_MAX + 1024;
 
@@ -173,6 +174,8 @@ struct Shared {
     gates: Gates,
     /// Orders of this node that others carry out.
     asked: Asked,
+    /// For what new jobs carry, as long as nobody has claimed them.
+    written_room: WrittenRoom,
     queue: Queue,
     submit_permits: Arc<Semaphore>,
     settle_permits: Arc<Semaphore>,
@@ -220,6 +223,7 @@ impl LocalStore {
             answers: Answers::default(),
             gates: Gates::opened_at(opened_at),
             asked: Asked::default(),
+            written_room: WrittenRoom::new(!is_alone),
             queue: Queue::new(COMMANDS_MAX),
             submit_permits: Arc::new(Semaphore::new(SUBMITS_WAITING_MAX)),
             settle_permits: Arc::new(Semaphore::new(if is_alone { UNSETTLED_MAX } else { UNSETTLED_SHARED_MAX })),

@@ -33,7 +33,7 @@ impl Shared {
         let at_once = {
             let mut ahead = lane.read_ahead.lock();
             let at_once = ahead.at_once();
-            if ahead.len() >= at_once || !ahead.begin_read() {
+            if ahead.expected() >= at_once || !ahead.begin_read() {
                 return;
             }
             at_once
@@ -41,7 +41,9 @@ impl Shared {
         let upcoming = lane.machine.lock().upcoming(at_once * 2);
         let (wanted, forgotten) = {
             let mut ahead = lane.read_ahead.lock();
-            let wanted: Vec<JobId> = upcoming.into_iter().filter(|id| !ahead.has(*id)).take(at_once).collect();
+            let mut wanted: Vec<JobId> = upcoming.iter().filter(|id| !ahead.has(**id)).copied().collect();
+            ahead.expect(upcoming.len() - wanted.len());
+            wanted.truncate(at_once);
             if wanted.is_empty() {
                 ahead.end_read();
                 return;
@@ -70,6 +72,8 @@ async fn read(shared: Arc<Shared>, lane: Arc<OwnedLane>, wanted: Vec<JobId>, for
     // A record that has changed since it was read must not be taken for what the ledger holds.
     if ahead.forgotten() == forgotten {
         ahead.carried(bytes, found.len());
+        let here = ahead.expected();
+        ahead.expect(here + jobs.len());
         jobs.into_iter().for_each(|job| ahead.keep(job));
     }
 }

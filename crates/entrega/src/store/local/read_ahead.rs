@@ -1,17 +1,22 @@
-//! Reading ahead: what the next jobs carry, read before they are claimed.
-//! Invariant: bounded in jobs; what it holds is what the ledger holds, because a record changes only after its job was
-//! claimed (taken from here), was put back or has left its lane (forgotten here).
+//! Reading ahead: what the next jobs carry, at hand before they are claimed.
+//! Invariant: bounded in jobs, and what was kept at intake in bytes; what it holds is what the ledger holds, because a
+//! record changes only after its job was claimed (taken from here), was put back or has left its lane (forgotten here).
 //! Never: is needed; whatever is not here is read from the ledger.
 //!
 //! From a ledger in this process the neighbours of a claimed job are read with it: jobs are claimed about in the order of
-//! their ids, a tenant's certainly so, and one scan of neighbours costs little more than one look-up. From a ledger that is
-//! far away, `prefetch` reads in the background what the lane is about to give.
+//! their ids, a tenant's certainly so, and one scan of neighbours costs little more than one look-up. What goes to a ledger
+//! that is far away is kept here as it is written, while there is room: most jobs are attempted a moment after they came.
+//! The rest `prefetch` reads in the background when the lane is about to give it.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::job::Job;
 use entrega_ledger::{Ledger, Scan};
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use super::reading::ReadError;
@@ -26,9 +31,39 @@ const NEIGHBOURS_BYTES: usize = 64 << 10;
 const KEPT_MAX: usize = 1024;
 /// What a job carries, as long as none was seen.
 const JOB_BYTES: usize = 4096;
+/// What records of all lanes together may take that were kept as they were written.
+const WRITTEN_BYTES_MAX: usize = 128 << 20;
+/// What one takes beside its bytes, about.
+const WRITTEN_OVERHEAD: usize = 128;
+
+/// The bytes that records of all lanes may still take.
+#[derive(Clone)]
+pub(super) struct WrittenRoom(Arc<AtomicUsize>);
+
+impl WrittenRoom {
+    /// Room for what is written to a ledger that is far away. One in this process needs none: it has what was written last
+    /// in memory itself.
+    pub(super) fn new(is_far: bool) -> WrittenRoom {
+        WrittenRoom(Arc::new(AtomicUsize::new(if is_far { WRITTEN_BYTES_MAX } else { 0 })))
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let less = |left: usize| left.checked_sub(bytes);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
 
 pub(super) struct ReadAhead {
-    jobs: HashMap<JobId, Job>,
+    jobs: HashMap<JobId, Job, RandomState>,
+    /// Records as they were written, of jobs that nobody has claimed yet.
+    written: HashMap<JobId, Bytes, RandomState>,
+    room: WrittenRoom,
+    /// So many of the next jobs were found here, less those that were taken since.
+    expected: usize,
     /// In the order they were read; some have been taken since.
     order: VecDeque<JobId>,
     /// How many records were about to change.
@@ -37,18 +72,6 @@ pub(super) struct ReadAhead {
     is_reading: bool,
     /// What jobs carry, about.
     job_bytes: usize,
-}
-
-impl Default for ReadAhead {
-    fn default() -> ReadAhead {
-        ReadAhead {
-            jobs: HashMap::new(),
-            order: VecDeque::new(),
-            forgotten: 0,
-            is_reading: false,
-            job_bytes: JOB_BYTES,
-        }
-    }
 }
 
 /// The job's record from the ledger; those of its neighbours are kept.
@@ -65,24 +88,61 @@ pub(super) async fn read(ahead: &Mutex<ReadAhead>, ledger: &dyn Ledger, id: JobI
 }
 
 impl ReadAhead {
-    /// The job's record, if it was read ahead.
+    pub(super) fn new(room: WrittenRoom) -> ReadAhead {
+        ReadAhead {
+            jobs: HashMap::default(),
+            written: HashMap::default(),
+            room,
+            expected: 0,
+            order: VecDeque::new(),
+            forgotten: 0,
+            is_reading: false,
+            job_bytes: JOB_BYTES,
+        }
+    }
+
+    /// The job's record, if it is here.
     pub(super) fn take(&mut self, id: JobId) -> Option<Job> {
-        self.jobs.remove(&id)
+        self.expected = self.expected.saturating_sub(1);
+        match self.remove_written(id) {
+            Some(record) => records::decode_job(&record).ok(),
+            None => self.jobs.remove(&id),
+        }
     }
 
     /// Whether the job's record is here.
     pub(super) fn has(&self, id: JobId) -> bool {
-        self.jobs.contains_key(&id)
+        self.written.contains_key(&id) || self.jobs.contains_key(&id)
     }
 
-    /// How many are here.
-    pub(super) fn len(&self) -> usize {
-        self.jobs.len()
+    /// How many of the next jobs are here, by what the last look found.
+    pub(super) fn expected(&self) -> usize {
+        self.expected
+    }
+
+    /// So many of the next jobs were found here.
+    pub(super) fn expect(&mut self, jobs: usize) {
+        self.expected = jobs;
+    }
+
+    /// Keeps the record of a new job as it is written, if there is room.
+    pub(super) fn keep_written(&mut self, id: JobId, record: &[u8]) {
+        self.remove_written(id);
+        if self.room.take(record.len() + WRITTEN_OVERHEAD) {
+            self.written.insert(id, Bytes::copy_from_slice(record));
+        }
+    }
+
+    fn remove_written(&mut self, id: JobId) -> Option<Bytes> {
+        let record = self.written.remove(&id)?;
+        self.room.give_back(record.len() + WRITTEN_OVERHEAD);
+        Some(record)
     }
 
     /// The record is about to change, or nobody will ask for it.
     pub(super) fn forget(&mut self, id: JobId) {
         self.forgotten += 1;
+        self.remove_written(id);
         self.jobs.remove(&id);
     }
 
@@ -122,5 +182,46 @@ impl ReadAhead {
         }
         self.order.push_back(job.id);
         self.jobs.insert(job.id, job);
+    }
+}
+
+/// A lane that is somebody else's leaves its room to others.
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        let bytes = self.written.values().map(|record| record.len() + WRITTEN_OVERHEAD);
+        self.room.give_back(bytes.sum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u8) -> JobId {
+        JobId::from_bytes([number; 16])
+    }
+
+    #[test]
+    fn records_are_kept_while_there_is_room_and_leave_it_to_others() {
+        let room = WrittenRoom(Arc::new(AtomicUsize::new(2 * (WRITTEN_OVERHEAD + 10))));
+        let (mut one, mut other) = (ReadAhead::new(room.clone()), ReadAhead::new(room.clone()));
+        one.keep_written(id(1), &[0; 10]);
+        one.keep_written(id(1), &[0; 10]);
+        other.keep_written(id(2), &[0; 10]);
+        other.keep_written(id(3), &[0; 10]);
+        assert_eq!((one.has(id(1)), other.has(id(2)), other.has(id(3))), (true, true, false));
+        one.forget(id(1));
+        other.keep_written(id(3), &[0; 10]);
+        assert!(!one.has(id(1)) && other.has(id(3)));
+        drop(other.take(id(2)));
+        drop(other);
+        assert_eq!(room.0.load(Ordering::Relaxed), 2 * (WRITTEN_OVERHEAD + 10), "all of it is free again");
+    }
+
+    #[test]
+    fn a_ledger_in_this_process_needs_none() {
+        let mut ahead = ReadAhead::new(WrittenRoom::new(false));
+        ahead.keep_written(id(1), &[0; 10]);
+        assert!(!ahead.has(id(1)));
     }
 }

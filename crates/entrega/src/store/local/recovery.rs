@@ -76,7 +76,7 @@ impl Shared {
 
     /// Loads a lane into a memory of its own. Nothing is claimed from it before it is opened.
     pub(super) async fn load_lane(&self, entry: &Arc<LaneEntry>, hold: Arc<Hold>) -> Result<Arc<OwnedLane>, ReadError> {
-        let lane = Arc::new(entry.begin(hold));
+        let lane = Arc::new(entry.begin(hold, &self.written_room));
         self.load_index(&lane).await?;
         self.load_dead(&lane).await?;
         self.set_up(&lane);

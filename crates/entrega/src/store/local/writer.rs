@@ -218,7 +218,7 @@ impl Writer {
                         continue;
                     }
                     // It is staged, so nobody can have claimed it.
-                    drop(lane.machine.lock().remove(*id));
+                    lane.remove_staged(*id);
                     if answer.is_none() {
                         // Another node took the same job meanwhile, and its word of it may have been read already.
                         self.bring_back(lane, *id).await?;
@@ -244,7 +244,7 @@ impl Writer {
                 Answer::Handed(..) | Answer::Changed(..) | Answer::Arrived(..) => {}
             }
         }
-        part.staged.iter().for_each(|(lane, id)| drop(lane.machine.lock().remove(*id)));
+        part.staged.iter().for_each(|(lane, id)| lane.remove_staged(*id));
         if *written == Err(NotWritten::Full) {
             for (lane, id) in &part.pushed_out {
                 self.bring_back(lane, *id).await?;
@@ -271,18 +271,20 @@ impl Writer {
         let mut unit = Unit::default();
         unit.when_absent(JOBS, id_key(id));
         unit.when_absent(DEAD, id_key(id));
-        unit.put(JOBS, id_key(id), job);
         // What is about to be handed over would take this group with it.
         match lane.owned().filter(|owned| !owned.is_leaving.load(Ordering::SeqCst)) {
             Some(owned) => {
                 live.into_iter().for_each(|live| unit.put(LIVE, owned.live_key(id), live));
                 if owned.machine.lock().admit_always(&waiting) {
+                    owned.keep_written(&waiting, &job, self.shared.clock.now());
                     let part = draft.joined(&by.hold, &owned.hold);
                     part.gets_jobs(&owned);
+                    unit.put(JOBS, id_key(id), job);
                     part.guard(unit, &owned, id, None);
                 }
             }
             None => {
+                unit.put(JOBS, id_key(id), job);
                 if let Some(live) = live {
                     unit.ops.push(Op::Append(lane.shard.clone(), Entry::caused(id, &live)));
                     unit.put(LIVE, Key::Scoped(lane.scope.clone(), *id.as_bytes()), live);
@@ -318,8 +320,11 @@ impl Writer {
             self.drop_jobs(lane, &[left.id], reason, Room::New, draft).await?;
             draft.part(&lane.hold, Room::New).pushed_out.push((lane.clone(), left.id));
         }
+        if let Some(live) = live {
+            lane.keep_written(&waiting, &job, self.shared.clock.now());
+            unit.put(LIVE, lane.live_key(waiting.id), live);
+        }
         unit.put(JOBS, id_key(waiting.id), job);
-        live.into_iter().for_each(|live| unit.put(LIVE, lane.live_key(waiting.id), live));
         remember(&mut unit, once);
         let part = draft.part(&lane.hold, Room::New);
         part.staged.push((lane.clone(), waiting.id));
