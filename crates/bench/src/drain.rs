@@ -71,6 +71,9 @@ impl Run<'_> {
         while left(engine).await? < shape.requests {
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        if let Some(redis) = self.redis {
+            redis.rewritten().await?;
+        }
         sink.reset().await?;
         let used_before = self.processor_time().await?;
         let start = Instant::now();

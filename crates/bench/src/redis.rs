@@ -112,7 +112,8 @@ impl Redis {
         count.parse().with_context(|| format!("redis-server counted {answer:?} keys"))
     }
 
-    async fn rewritten(&self) -> Result<()> {
+    /// Waits until it rewrites its file no more: what makes it do so belongs to what was measured before.
+    pub async fn rewritten(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < REWRITE_LIMIT {
             let figures = self.command("INFO persistence").await?;

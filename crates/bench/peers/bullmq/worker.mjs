@@ -3,6 +3,7 @@
 // added in bulk before the clock starts, done jobs are not kept, connections
 // to the sink stay open, and a first queue is drained unmeasured to warm up.
 import { Queue, Worker } from "bullmq";
+import { Redis } from "ioredis";
 import { Pool } from "undici";
 
 const [redisPort, sinkOrigin, jobs, atOnce, bodyBytes] = process.argv.slice(2);
@@ -19,6 +20,16 @@ async function fill(name, count) {
     await queue.addBulk(Array.from({ length: size }, () => job));
   }
   await queue.close();
+  await rewritten();
+}
+
+// What was added may have Redis rewrite its file in the background; that belongs to the adding.
+async function rewritten() {
+  const redis = new Redis(connection);
+  while (/aof_rewrite_(in_progress|scheduled):1/.test(await redis.info("persistence"))) {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  await redis.quit();
 }
 
 async function post(job) {
