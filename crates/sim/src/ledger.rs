@@ -294,7 +294,7 @@ impl Ledger for SimLedger {
             return Ok(all_done(groups));
         }
         for id in dropped_in(groups) {
-            life.world.witness.lock().leaving(id, true);
+            life.world.witness.lock().leaving(id);
         }
         match life.is_shared() {
             true => self.travel("writing").await?,

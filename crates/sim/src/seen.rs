@@ -32,8 +32,10 @@ pub struct Seen {
     pub in_lane: bool,
     /// Since when.
     pub in_lane_at: Time,
-    /// Whether somebody is about to end it while it waits.
+    /// Whether it is about to be dropped while it waits.
     pub is_leaving: bool,
+    /// How many try to cancel it just now.
+    pub cancels: u32,
     /// Its record could not be read, and it is tried again after this.
     pub unread_until: Time,
     /// Whether it was claimed and neither settled nor taken over since.
@@ -57,6 +59,7 @@ impl Seen {
             in_lane: false,
             in_lane_at: Time::ZERO,
             is_leaving: false,
+            cancels: 0,
             unread_until: Time::ZERO,
             in_hands: false,
         }

@@ -286,11 +286,11 @@ impl JobStore for WatchedStore {
             }
             _ => {}
         }
-        self.life.world.witness.lock().leaving(id, true);
+        self.life.world.witness.lock().cancelling(id, true);
         let cancelled = self.inner.cancel(id, reason).await;
         match &cancelled {
             Ok(view) => self.life.world.witness.lock().left(self.life.clock.now(), view.job_id),
-            Err(_) => self.life.world.witness.lock().leaving(id, false),
+            Err(_) => self.life.world.witness.lock().cancelling(id, false),
         }
         match cancelled {
             Err(ChangeError::WrongState { state: JobState::Running, .. }) if self.has(Bug::CancelRunning) => {

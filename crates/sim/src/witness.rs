@@ -189,9 +189,15 @@ impl Witness {
         }
     }
 
-    /// Somebody is about to end a job that waits, or did not after all.
-    pub fn leaving(&mut self, id: JobId, is_leaving: bool) {
-        self.jobs.entry(id).and_modify(|seen| seen.is_leaving = is_leaving);
+    /// A job that waits is about to be dropped.
+    pub fn leaving(&mut self, id: JobId) {
+        self.jobs.entry(id).and_modify(|seen| seen.is_leaving = true);
+    }
+
+    /// Somebody is about to cancel a job, or did not after all; several may try at once.
+    pub fn cancelling(&mut self, id: JobId, has_begun: bool) {
+        let change = |cancels: u32| if has_begun { cancels + 1 } else { cancels.saturating_sub(1) };
+        self.jobs.entry(id).and_modify(|seen| seen.cancels = change(seen.cancels));
     }
 
     /// What a job carries could not be read just now: it waits a moment, however urgent it is.
@@ -278,7 +284,8 @@ impl Witness {
         }
         let told = seen.told + u32::from(is_settled);
         let is_leaving = seen.is_leaving && record.place == Place::Waiting;
-        self.jobs.insert(id, Seen { told, is_leaving, ..Seen::new(record) });
+        let cancels = if record.place == Place::Waiting { seen.cancels } else { 0 };
+        self.jobs.insert(id, Seen { told, is_leaving, cancels, ..Seen::new(record) });
     }
 
     /// Jobs left their lane, to be attempted or because they expired.
@@ -335,7 +342,7 @@ impl Witness {
     }
 
     fn ready<'a>(&'a self, now: Time, lane: &'a LaneName) -> impl Iterator<Item = (&'a JobId, &'a Seen)> {
-        self.jobs.iter().filter(|(_, seen)| !seen.is_leaving).filter(move |(_, seen)| {
+        self.jobs.iter().filter(|(_, seen)| !seen.is_leaving && seen.cancels == 0).filter(move |(_, seen)| {
             let since = seen.due.max(seen.unread_until).max(seen.in_lane_at);
             seen.in_lane && seen.lane == *lane && since <= now && seen.expires > now
         })

@@ -108,7 +108,7 @@ impl Witness {
             seen.in_hands = false;
             seen.in_lane = disk.jobs.get(id).is_some_and(|record| record.place == Place::Waiting);
             seen.in_lane_at = now;
-            seen.is_leaving = false;
+            (seen.is_leaving, seen.cancels) = (false, 0);
         }
     }
 
