@@ -14,6 +14,7 @@ use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::command::{Change, Command};
 use super::lanes::{LaneEntry, OwnedLane};
 use super::owners::Cluster;
 use super::reading::{self, ReadError};
@@ -103,16 +104,20 @@ impl Shared {
         Ok(views)
     }
 
-    /// Shows others this node and how its lanes stand, looks at theirs, and gives up what another should own.
+    /// Shows others this node and how its lanes stand, looks at theirs, and gives up what another should own. What a lane shows
+    /// is written under its own token: so an owner that has nothing else to write finds out, too, that the ledger lost
+    /// something of it.
     async fn show_and_look(&self, cluster: &Cluster) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut unit = Unit::default();
         for lane in self.lanes.values() {
             match lane.owned() {
                 Some(owned) => {
                     let figures = owned.figures(now);
                     lane.published.lock().show(figures.sizes.waiting());
+                    let mut unit = Unit::default();
                     unit.put(FIGURES, Key::Text(lane.name.to_string()), records::encode(&figures));
+                    let change = Change::of(&owned, unit, Vec::new(), None);
+                    self.send(Command::Change { change, reply: None })?;
                 }
                 None => {
                     let waiting = self.shown(lane).await?.sizes.waiting();
@@ -120,6 +125,7 @@ impl Shared {
                 }
             }
         }
+        let mut unit = Unit::default();
         self.show_node(cluster, &mut unit);
         let node = self.node.read().clone();
         self.write_under(node, vec![unit]).await?;

@@ -298,7 +298,11 @@ impl Shared {
                 return Ok(());
             }
             match lane {
-                None => *self.house.write() = Some(hold),
+                None => {
+                    // How far replays got is remembered by all nodes; a ledger that lost writes may know less.
+                    self.catch_up_soon(cluster).await.inspect_err(|_| self.leave(&shard, hold.token))?;
+                    *self.house.write() = Some(hold);
+                }
                 Some(lane) => self.take_over(lane, hold).await?,
             }
         }
@@ -416,13 +420,16 @@ impl Shared {
         is_held(&self.node.read()) || cluster.holds.lock().get(&hold.shard).is_some_and(is_held)
     }
 
-    /// A write was refused: the ledger has lost some. Whatever this node remembers may be lost, so it reads all of it again.
-    pub(super) async fn rewound(&self, hold: &Hold, at: u64) -> Result<(), LedgerError> {
+    /// A write was refused: the ledger has lost some, up to this one, or that this node owns the shard at all. Whatever this
+    /// node remembers may be lost, so it reads all of it again.
+    pub(super) async fn rewound(&self, hold: &Hold, at: Option<u64>) -> Result<(), LedgerError> {
         if self.cluster.as_ref().is_some_and(|cluster| !self.goes_by(cluster, hold)) {
             return Ok(());
         }
         let (shard, written) = (&hold.shard, hold.written());
-        let Some(cluster) = self.cluster.as_ref().filter(|_| written > at) else {
+        let is_behind = at.is_none_or(|at| written > at);
+        let at = at.unwrap_or(0);
+        let Some(cluster) = self.cluster.as_ref().filter(|_| is_behind) else {
             let reason = format!("'{shard}' is at write {at}, not at {written}");
             return Err(LedgerError::Broken { doing: "writing the store", reason });
         };

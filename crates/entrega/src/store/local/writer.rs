@@ -169,7 +169,7 @@ impl Writer {
                         Ok(verdicts)
                     }
                     Applied::Fenced(shard) if self.shared.is_own_node(&shard) => {
-                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), 0)));
+                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), None)));
                         Err(NotWritten::Moved)
                     }
                     Applied::Fenced(shard) => {
@@ -177,7 +177,7 @@ impl Writer {
                         Err(NotWritten::Moved)
                     }
                     Applied::Rewound(shard, seq) => {
-                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), seq)));
+                        rewound = rewound.or_else(|| Some((part.hold_of(&shard)?.clone(), Some(seq))));
                         Err(NotWritten::Moved)
                     }
                 });
