@@ -39,6 +39,8 @@ impl Health {
 /// The lanes whose breaker stands before all of them.
 #[derive(Debug, Default)]
 pub struct Breakers {
+    /// Whether the ledger lost what gates had learned that nodes share.
+    pub are_gates_vague: bool,
     by_lane: BTreeMap<LaneName, Health>,
 }
 
@@ -113,7 +115,8 @@ impl Breakers {
 
     /// Whether a job that was asked for at a moment may leave its lane now to call.
     pub fn check_claim(&self, now: Time, asked_at: Time, lane: &LaneName) -> Result<(), Broken> {
-        match self.by_lane.get(lane).and_then(|health| health.open) {
+        let is_vague = self.are_gates_vague && lane.as_str().starts_with("gate:");
+        match self.by_lane.get(lane).filter(|_| !is_vague).and_then(|health| health.open) {
             Some((since, until)) if since <= asked_at && now < until => {
                 Err(("breaker_holds", format!("goes while the breaker of {lane} is open")))
             }

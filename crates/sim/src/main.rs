@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(problem) => {
             eprintln!(
-                "error: {problem}; write --seeds <number>, --from <number>, --cast alone or several, and --bug <name>"
+                "error: {problem}; write --seeds <number>, --from <number>, --cast alone, several or rewound, and --bug <name>"
             );
             return ExitCode::from(2);
         }
@@ -66,6 +66,7 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
             ("--from", _) => wanted.from = number()?,
             ("--cast", "alone") => wanted.cast = Cast::Alone,
             ("--cast", "several") => wanted.cast = Cast::Several,
+            ("--cast", "rewound") => wanted.cast = Cast::Rewound,
             ("--bug", name) if find(name).is_some() => wanted.bug = find(name),
             _ => return Err(format!("{flag} {value} is unknown")),
         }

@@ -1,7 +1,7 @@
 //! Passes: who was let through the gate before the API, as the API counts its calls.
 //! Invariant: moments are those that really were. The gate is not asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use entrega_call::RetryPolicy;
@@ -56,20 +56,55 @@ pub struct Passes {
 }
 
 /// Whether a gate can have let all of them through. Where it is far away, it counted each somewhere between the question and
-/// its answer, in an order that nobody saw: that of the questions will do, or that of the answers.
+/// its answer, in an order that nobody saw: some order must do.
 fn fits(counted: &[Given], max: u32, per: Duration) -> bool {
-    let in_order = |order: fn(&Given) -> Time| {
-        let mut counted = counted.to_vec();
-        counted.sort_by_key(order);
-        let mut starts: Vec<Time> = Vec::new();
-        counted.iter().all(|given| {
-            let free = starts.len().checked_sub(max as usize).map_or(Time::ZERO, |index| starts[index] + per);
-            let start = if given.pass == Pass::Turn { given.asked_at.max(free) } else { given.asked_at };
-            starts.insert(starts.partition_point(|other| *other <= start), start);
-            start <= given.at || given.pass != Pass::Turn
-        })
-    };
-    in_order(|given| given.asked_at) || in_order(|given| given.at)
+    let mut left = counted.to_vec();
+    left.sort_by_key(|given| given.at);
+    Placing { max: max as usize, per, starts: Vec::new(), tries: TRIES_MAX }.place(&mut left)
+}
+
+/// Orders that are tried; calls that are too many are too many in all of them.
+const TRIES_MAX: u32 = 20_000;
+
+/// Looks for an order in which a gate can have counted calls.
+struct Placing {
+    max: usize,
+    per: Duration,
+    /// When it counted those that are placed.
+    starts: Vec<Time>,
+    tries: u32,
+}
+
+impl Placing {
+    /// The earliest moment at which the next is counted.
+    fn earliest(&self, given: &Given) -> Time {
+        let free = self.starts.len().checked_sub(self.max).map_or(Time::ZERO, |index| self.starts[index] + self.per);
+        if given.pass == Pass::Turn { given.asked_at.max(free) } else { given.asked_at }
+    }
+
+    /// Whether all that are left can be counted after those that are placed: next comes the one that was answered first, or
+    /// the one that can be counted first.
+    fn place(&mut self, left: &mut Vec<Given>) -> bool {
+        if left.is_empty() || self.tries == 0 {
+            return left.is_empty();
+        }
+        self.tries -= 1;
+        let soonest = (0..left.len()).min_by_key(|index| self.earliest(&left[*index])).unwrap_or(0);
+        for index in BTreeSet::from([0, soonest]) {
+            let given = left.remove(index);
+            let start = self.earliest(&given);
+            if start <= given.at || given.pass != Pass::Turn {
+                let place = self.starts.partition_point(|other| *other <= start);
+                self.starts.insert(place, start);
+                if self.place(left) {
+                    return true;
+                }
+                self.starts.remove(place);
+            }
+            left.insert(index, given);
+        }
+        false
+    }
 }
 
 impl Passes {

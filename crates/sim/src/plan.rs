@@ -155,7 +155,7 @@ impl Plan {
     /// What a seed says of one node or of several, with the chance that it begins.
     pub fn of_seed(seed: u64, cast: Cast, rng: &mut fastrand::Rng) -> Plan {
         let plan = Plan::draw(rng);
-        match (cast == Cast::Several).then(|| NodesPlan::draw(seed)) {
+        match (cast != Cast::Alone).then(|| NodesPlan::draw(seed, cast)) {
             // The clock of those who share a ledger is the ledger's.
             Some(nodes) => {
                 let lanes = plan.lanes.into_iter().map(|(name, policy)| (name, remembering(policy))).collect();

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeSet;
 
+use entrega::store::local::tables::REGISTRY;
 use entrega_core::name::LaneName;
 use entrega_core::time::Time;
-use entrega_ledger::{HeapState, Shard};
+use entrega_ledger::{Group, HeapLedger, HeapState, Key, Rows, Scan, Shard, Unit};
 
 use crate::disk::Disk;
 use crate::life::World;
 use crate::plan::Span;
 use crate::witness::Memory;
+
+/// What the keys of endpoints begin with.
+const ENDPOINTS: &[u8] = b"endpoint/";
 
 /// A state that may come back, and what was known then.
 struct Kept {
@@ -47,6 +51,17 @@ impl Rewinder {
     }
 }
 
+/// Whoever listens finds that its endpoint is gone, and sets it up again at once.
+fn set_up_again(world: &World, heap: &HeapLedger, endpoints: &Rows) {
+    let mut unit = Unit::default();
+    for (key, value) in endpoints.iter().take_while(|(key, _)| key.starts_with(ENDPOINTS)) {
+        unit.put(REGISTRY, Key::Text(String::from_utf8_lossy(key).into_owned()), value.to_vec());
+    }
+    unit.put(REGISTRY, Key::Text("version".into()), format!("set up again {}", world.next_ticket()).into_bytes());
+    let applied = heap.apply(&[Group { fences: Vec::new(), units: vec![unit] }]);
+    applied.expect("a group without fences is applied");
+}
+
 fn rewind(world: &World, now: Time, kept: Kept) {
     let heap = world.heap.lock().clone();
     let before = heap.state();
@@ -60,7 +75,9 @@ fn rewind(world: &World, now: Time, kept: Kept) {
             written.insert(lane.clone());
         }
     }
+    let endpoints = heap.rows(REGISTRY, Scan::UpFrom(ENDPOINTS), usize::MAX, usize::MAX);
     heap.rewind(&kept.state);
+    set_up_again(world, &heap, &endpoints);
     let mut disk = world.disk.lock();
     let handed_in = std::mem::take(&mut disk.handed_in);
     *disk = Disk { handed_in, ..kept.disk };

@@ -112,7 +112,7 @@ impl Troubles {
 
     /// What happens only among nodes that share a ledger, often enough to be met in a few seeds. A first byte after a stall
     /// is rarer: a lease with little left starts nothing.
-    pub fn among_nodes(&self) -> [(&'static str, u32); 8] {
+    pub fn among_nodes(&self) -> [(&'static str, u32); 6] {
         [
             ("a lane taken over", self.taken_over),
             ("a stall", self.stalls),
@@ -120,9 +120,12 @@ impl Troubles {
             ("a lost signal", self.signals_lost),
             ("an attempt cut off", self.given_back),
             ("an order not carried out", self.expired_orders),
-            ("a ledger that lost writes", self.rewinds),
-            ("a job lost with them", self.lost),
         ]
+    }
+
+    /// What happens only where the ledger loses what it had acknowledged.
+    pub fn where_writes_are_lost(&self) -> [(&'static str, u32); 2] {
+        [("a ledger that lost writes", self.rewinds), ("a job lost with them", self.lost)]
     }
 
     /// Adds those of another run.

@@ -314,6 +314,7 @@ impl Witness {
                 // Its owner goes by what the ledger has lost, until it notices.
                 let checked = self.hands.claimed(moment, by.node, job, &policy);
                 self.judge(checked.map_err(|(checker, why)| (checker, format!("{id} {why}"))));
+                self.jobs.entry(id).and_modify(|seen| (seen.in_lane, seen.in_hands) = (false, true));
                 continue;
             }
             let Some(seen) = self.jobs.get(&id).cloned() else {

@@ -14,6 +14,8 @@ pub enum Cast {
     Alone,
     /// Two or three that share it.
     Several,
+    /// The same over a ledger that loses what it had acknowledged.
+    Rewound,
 }
 
 const NODES_MAX: usize = 3;
@@ -22,8 +24,6 @@ const LIVES_MAX: usize = 4;
 const SALT: u64 = 0x6e6f_6465_735f_6f66;
 /// The same for what the ledger loses.
 const SALT_OF_REWINDS: u64 = 0x7265_7769_6e64_735f;
-/// In one run in so many it loses anything.
-const REWINDS_IN: u32 = 4;
 const LOST_MS_MAX: u64 = 700;
 
 /// What several nodes do.
@@ -52,20 +52,20 @@ pub struct NodePlan {
 
 impl NodesPlan {
     /// What a seed says.
-    pub fn draw(seed: u64) -> NodesPlan {
+    pub fn draw(seed: u64, cast: Cast) -> NodesPlan {
         let rng = &mut fastrand::Rng::with_seed(seed ^ SALT);
         let lease = ms(rng.u64(600..2_000));
         let count = rng.usize(2..=NODES_MAX);
         let each = (0..count).map(|_| NodePlan::draw(rng, lease)).collect();
         let signals_lost_in = if rng.bool() { 10 } else { 1_000 };
-        NodesPlan { lease, each, signals_lost_in, rewinds: rewinds(seed) }
+        NodesPlan { lease, each, signals_lost_in, rewinds: rewinds(seed, cast) }
     }
 }
 
-/// In some runs the server loses its last writes, once or twice.
-fn rewinds(seed: u64) -> Vec<Span> {
+/// The server loses its last writes, once or twice.
+fn rewinds(seed: u64, cast: Cast) -> Vec<Span> {
     let rng = &mut fastrand::Rng::with_seed(seed ^ SALT_OF_REWINDS);
-    let count = if rng.u32(0..REWINDS_IN) == 0 { rng.u64(1..=2) } else { 0 };
+    let count = if cast == Cast::Rewound { rng.u64(1..=2) } else { 0 };
     let share = TROUBLE_MS / 2 - 500;
     let one = |number: u64| {
         let from = START + ms(number * share + rng.u64(0..share - LOST_MS_MAX));

@@ -22,6 +22,10 @@ impl Witness {
     /// What reaches a destination, as that counts it. What the proxy asks is counted when it does.
     pub(super) fn count_start(&mut self, now: Time, job: &ClaimedJob) -> Result<(), Broken> {
         let Job { lane, tenant, .. } = &job.job;
+        if self.rewound.is_adrift(lane) {
+            // It was written down before it was begun, and that was lost.
+            return Ok(());
+        }
         let own = self.plan.endpoint_rate.filter(|_| tenant.is_endpoint());
         let policy = self.plan.lanes[lane].clone();
         self.starts.add(self.drift.moment(now), (lane, tenant), &policy, own)

@@ -37,7 +37,9 @@ impl Witness {
         let (number, checked) = self.answers.asked(moment, call);
         let tenant = id.and_then(|id| self.jobs.get(&id)).map(|seen| seen.tenant.clone());
         let policy = self.plan.lanes[&lane].clone();
+        let is_lost = id.is_some_and(|id| self.rewound.may_differ(&lane, id));
         let paced = match tenant {
+            _ if is_lost => Ok(()),
             Some(_) if self.owners.has_just_resumed(node, moment) => Ok(()),
             // Whether somebody else calls is looked up in the ledger that nodes share, and that takes a moment.
             Some(tenant) if claimed.at == moment || self.plan.nodes.is_some() => {

@@ -47,6 +47,11 @@ impl Rewound {
         self.has_lost(id) || self.adrift.contains(lane)
     }
 
+    /// Whether nobody has loaded a lane since the ledger lost something of it.
+    pub fn is_adrift(&self, lane: &LaneName) -> bool {
+        self.adrift.contains(lane)
+    }
+
     /// Whether a node may still act for a lane that was given to another: it learns of that with its next beat, or its lease
     /// ends.
     pub fn may_overlap(&self, lane: &LaneName, now: Time) -> bool {
@@ -100,13 +105,19 @@ impl Witness {
         self.rewound.adrift.extend(written.into_iter().chain(disowned.iter().cloned()));
         (self.rewound.at, self.rewound.lease, self.rewound.disowned) = (Some(now), lease, disowned);
         self.orders.lost(memory.orders);
-        (self.replays, self.keys) = (memory.replays, memory.keys);
+        self.keys = memory.keys;
+        // A letter that a replay had met need not be met again, although the ledger has lost that.
+        for (run, waiting) in memory.replays {
+            let met = self.replays.entry(run).or_insert_with(|| waiting.clone());
+            met.retain(|id| waiting.contains(id));
+        }
         for (id, seen) in &mut self.jobs {
             match before.get(id).filter(|_| !self.rewound.adrift.contains(&seen.lane)) {
                 Some(now) => *seen = now.clone(),
                 None => seen.in_lane = disk.waiting().any(|record| record.job.id == *id),
             }
         }
+        self.owners.orphans.values_mut().for_each(|waited| *waited = Duration::ZERO);
         for lane in &self.rewound.disowned {
             // Whoever had it before may live, or be gone for long.
             self.owners.orphans.remove(lane);
@@ -122,6 +133,7 @@ impl Witness {
         self.answers.forgotten();
         self.passes.lost();
         self.breakers.clear();
+        self.breakers.are_gates_vague = true;
         self.to_learn.clear();
     }
 }
