@@ -14,9 +14,9 @@ use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::cluster::Cluster;
 use super::command::{Change, Command};
 use super::lanes::{LaneEntry, OwnedLane};
-use super::owners::Cluster;
 use super::reading::{self, ReadError};
 use super::records;
 use super::tables::FIGURES;

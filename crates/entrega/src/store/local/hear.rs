@@ -19,8 +19,8 @@ use entrega_ledger::Shard;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Shared;
+use super::cluster::SIGNALS_MAX;
 use super::lanes::{LaneEntry, OwnedLane};
-use super::owners::SIGNALS_MAX;
 
 /// What a busy node has to say gathers for so long.
 const GATHER: Duration = Duration::from_millis(1);

@@ -18,11 +18,11 @@ use entrega_core::time::Time;
 use entrega_ledger::{LedgerError, Unit};
 use tokio::sync::Notify;
 
+use super::cluster::Cluster;
 use super::command::{Change, Command, Then};
 use super::ends::Pending;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order, Receipt};
-use super::owners::Cluster;
 use super::read_ahead;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Live, id_key};

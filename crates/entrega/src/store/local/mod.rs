@@ -7,8 +7,8 @@
 //! # Layout
 //! - `tables`, `records`: the schema; `reading`: records and rows of the ledger; `hold`: one ownership of a shard; `lanes`:
 //!   lanes, and those that this node owns
-//! - `owners`: which lanes this node owns, over a shared ledger; `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what
-//!   throttles know of the last owner
+//! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others; `nodes`: who
+//!   should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
 //! - `command`, `queue`, `draft`, `writer`: group commit
 //! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`,
 //!   `answers`, `gates`, `requests`: the verbs; `changes`: read, decide, write
@@ -16,6 +16,7 @@
 
 mod answers;
 mod changes;
+mod cluster;
 mod command;
 mod dead;
 mod draft;
@@ -67,12 +68,12 @@ pub use self::reading::ReadError;
 pub use self::records::Record;
 
 use self::answers::Answers;
+use self::cluster::Cluster;
 use self::command::Command;
 use self::gates::Gates;
 use self::hold::{Hold, own_alone};
 use self::lanes::{LaneEntry, OwnedLane};
 use self::orders::Asked;
-use self::owners::Cluster;
 use self::queue::{NotTaken, Queue};
 use self::read_ahead::WrittenRoom;
 use self::registry::Registered;

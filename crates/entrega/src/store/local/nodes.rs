@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::cluster::Cluster;
 use super::hold::{HOUSE, Hold};
 use super::lanes::OwnedLane;
-use super::owners::Cluster;
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
 use super::records;
 use super::tables::NODES;

@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::Shared;
+use super::cluster::Cluster;
 use super::command::{Change, Command};
 use super::hold::Hold;
 use super::inbox::Entry;
 use super::lanes::{LaneEntry, OwnedLane};
-use super::owners::Cluster;
 use super::reading::{self, patiently};
 use super::records::{self, Live};
 use super::tables::ORDERS;

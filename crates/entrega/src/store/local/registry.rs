@@ -14,10 +14,10 @@ use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::changes::Decided;
+use super::cluster::Cluster;
 use super::command::Change;
 use super::lanes::OwnedLane;
 use super::orders::{Answered, Order};
-use super::owners::Cluster;
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
