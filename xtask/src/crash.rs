@@ -44,7 +44,8 @@ enum Victim {
 
 /// In the profile that ships: the faster it is, the more is under way at a kill.
 pub(crate) fn run(wish: &Wish) -> Result<()> {
-    let mut command = crate::cargo(&["test", "-p", "entrega", "--release", "--locked", "--test", "crash", "--"]);
+    let mut command =
+        crate::cargo(&["test", "-p", "entrega-gateway", "--release", "--locked", "--test", "process", "--"]);
     command.args(["--nocapture", "--exact", &format!("crash::{}", test(wish)?)]);
     command.env("ENTREGA_CRASH_CYCLES", wish.cycles.to_string());
     command.envs(wish.nodes.map(|nodes| ("ENTREGA_CRASH_NODES", nodes.to_string())));
@@ -88,7 +89,7 @@ mod tests {
         let redis = Victim::value_variants().iter().map(|kill| wish(Store::Redis, *kill, Some(3)));
         for wish in redis.chain([wish(Store::Embedded, Victim::Ours, None)]) {
             let (module, name) = test(&wish).unwrap().split_once("::").unwrap();
-            let path = crate::root().join(format!("crates/entrega/tests/crash/{module}.rs"));
+            let path = crate::root().join(format!("crates/gateway/tests/process/crash/{module}.rs"));
             let source = std::fs::read_to_string(path).unwrap();
             assert!(source.contains(&format!("async fn {name}()")), "{module} has no test {name}");
         }

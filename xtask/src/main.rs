@@ -105,7 +105,8 @@ fn main() -> ExitCode {
 }
 
 fn schema(examples: u32, seed: u64) -> Result<()> {
-    let mut command = cargo(&["test", "-p", "entrega", "--locked", "--test", "schema", "--", "--nocapture"]);
+    let mut command =
+        cargo(&["test", "-p", "entrega-gateway", "--locked", "--test", "process", "schema::", "--", "--nocapture"]);
     command.env("ENTREGA_SCHEMA_EXAMPLES", examples.to_string()).env("ENTREGA_SCHEMA_SEED", seed.to_string());
     stream(command)
 }
@@ -120,12 +121,13 @@ fn fuzz(target: Option<&str>, seconds: u64, seed: u64) -> Result<()> {
 
 /// Small jobs with a cut at every moment, then large ones with some.
 fn power(faults: u32, cuts: u32) -> Result<()> {
-    let test = || cargo(&["test", "-p", "entrega", "--locked", "--test", "power", "--", "--nocapture"]);
-    let mut small = test();
+    let test =
+        |which| cargo(&["test", "-p", "entrega-gateway", "--locked", "--test", "process", which, "--", "--nocapture"]);
+    let mut small = test("power::");
     small.env("ENTREGA_POWER_CUTS", u32::MAX.to_string()).env("ENTREGA_POWER_FAULTS", faults.to_string());
     stream(small)?;
-    let mut large = test();
-    large.arg("whenever").env("ENTREGA_POWER_CUTS", cuts.to_string());
+    let mut large = test("whenever");
+    large.env("ENTREGA_POWER_CUTS", cuts.to_string());
     large.env("ENTREGA_POWER_JOBS", "220").env("ENTREGA_POWER_BYTES", "450000");
     stream(large)
 }
@@ -136,8 +138,9 @@ fn sim(seeds: u64, from: u64) -> Result<()> {
     stream(command)
 }
 
+/// In the profile that ships.
 fn bench(args: &[String]) -> Result<()> {
-    let mut command = cargo(&["run", "-p", "entrega-bench", "--release", "--locked", "--"]);
+    let mut command = cargo(&["run", "-p", "entrega-bench", "--profile", "dist", "--locked", "--"]);
     command.args(args);
     stream(command)
 }

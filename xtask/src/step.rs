@@ -22,6 +22,7 @@ struct Line {
     name: &'static str,
     end: End,
     took: Duration,
+    note: String,
 }
 
 /// The steps so far.
@@ -63,6 +64,13 @@ impl Steps {
         });
     }
 
+    /// Notes that so many tests of the last step could not run.
+    pub(crate) fn count_skipped(&mut self, tests: usize) {
+        if let Some(line) = self.lines.last_mut().filter(|_| tests > 0) {
+            line.note = format!("{tests} tests skipped for want of a tool");
+        }
+    }
+
     /// Notes a step that this machine cannot run.
     pub(crate) fn skip(&mut self, name: &'static str, why: &str) {
         println!("\n=== {name}: skipped, {why}");
@@ -75,7 +83,7 @@ impl Steps {
         for line in &self.lines {
             let why = match &line.end {
                 End::Skipped(why) => why.as_str(),
-                _ => "",
+                _ => line.note.as_str(),
             };
             let seconds = line.took.as_secs_f64();
             println!("{:<10} {seconds:>7.1} s  {}  {why}", word(&line.end), line.name);
@@ -94,7 +102,7 @@ impl Steps {
     }
 
     fn push(&mut self, name: &'static str, end: End, took: Duration) {
-        self.lines.push(Line { name, end, took });
+        self.lines.push(Line { name, end, took, note: String::new() });
     }
 }
 

@@ -5,6 +5,8 @@
 //! twice for the sake of another step.
 //! Never: changes a file that git tracks.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -23,7 +25,11 @@ pub(crate) fn run() -> Result<()> {
     });
     steps.command("format", cargo(&["fmt", "--all", "--check"]));
     steps.command("clippy", clippy());
-    steps.command("tests", tests(&missing));
+    steps.command("bare library", cargo(&["check", "-p", "entrega", "--no-default-features", "--locked"]));
+    steps.command("bare gateway", cargo(&["check", "-p", "entrega-gateway", "--no-default-features", "--locked"]));
+    let left_out = LeftOut::new(&root());
+    steps.command("tests", tests(&missing, &left_out));
+    steps.count_skipped(left_out.count());
     let doc = cargo(&["test", "--workspace", "--doc", "--locked"]);
     steps.command("doc tests", doc);
     steps.run("tidy", || tidy::check(&root()));
@@ -39,10 +45,32 @@ fn clippy() -> Command {
 }
 
 /// Without benches and examples: they would be built for nothing.
-fn tests(missing: &Missing) -> Command {
+fn tests(missing: &Missing, left_out: &LeftOut) -> Command {
     let mut command = if tools::has_cargo("nextest") { cargo(&["nextest", "run"]) } else { cargo(&["test"]) };
     command.args(["--workspace", "--locked", "--lib", "--bins", "--tests"]).env(tools::WITHOUT, missing.names());
+    command.env(LEFT_OUT, &left_out.0);
     command
+}
+
+/// The variable with the file in which tests that are left out write themselves down.
+const LEFT_OUT: &str = "ENTREGA_LEFT_OUT";
+
+/// That file.
+struct LeftOut(PathBuf);
+
+impl LeftOut {
+    fn new(root: &Path) -> LeftOut {
+        let path = root.join("target/left-out");
+        // What the last run wrote does not count; usually there is none.
+        drop(std::fs::remove_file(&path));
+        LeftOut(path)
+    }
+
+    /// How many tests are in it; one that asks for several tools counts once.
+    fn count(&self) -> usize {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().map(|line| line.split(' ').next().unwrap_or(line)).collect::<BTreeSet<_>>().len()
+    }
 }
 
 fn deny(steps: &mut Steps) {

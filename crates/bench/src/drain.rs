@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use entrega::engine::Engine;
+use entrega::Engine;
 use entrega_core::job::JobState;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,7 @@ impl Run<'_> {
     async fn drain(&self, shape: Shape) -> Result<(Rate, Duration)> {
         let Run { engine, other, sink, .. } = self;
         let url = format!("{}/", sink.origin());
-        engine.store.set_paused(&ours::lane(), true).await?;
+        engine.store().set_paused(&ours::lane(), true).await?;
         let elsewhere = if other.is_some() { shape.requests / 2 } else { 0 };
         ours::fill(engine, &url, &shape.body(), shape.requests - elsewhere).await?;
         if let Some(other) = other {
@@ -77,11 +77,11 @@ impl Run<'_> {
         sink.reset().await?;
         let used_before = self.processor_time().await?;
         let start = Instant::now();
-        engine.store.set_paused(&ours::lane(), false).await?;
+        engine.store().set_paused(&ours::lane(), false).await?;
         while left(engine).await? > 0 {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        engine.store.flush().await?;
+        engine.store().flush().await?;
         let rate = Rate::new(shape.requests, start.elapsed());
         let used = self.processor_time().await? - used_before;
         sink.expect(shape.requests).await?;
@@ -98,7 +98,7 @@ impl Run<'_> {
 
 /// Jobs that wait or run.
 async fn left(engine: &Engine) -> Result<u64> {
-    let lanes = engine.store.lanes().await?;
+    let lanes = engine.store().lanes().await?;
     let sizes = &lanes[0].sizes;
     Ok(u64::from(sizes.waiting() + sizes.in_state(JobState::Running)))
 }

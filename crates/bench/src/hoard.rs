@@ -32,12 +32,12 @@ pub async fn be_hoard(folder: &Path, jobs: u64) -> Result<()> {
     let start = Instant::now();
     let engine = ours::embedded(folder).await?;
     let open_seconds = start.elapsed().as_secs_f64();
-    engine.store.set_paused(&ours::lane(), true).await?;
+    engine.store().set_paused(&ours::lane(), true).await?;
     let body = Bytes::from(vec![b'x'; 1024]);
     ours::fill(&engine, "http://127.0.0.1:9/", &body, jobs).await?;
     // reason: memory that was only needed to take the jobs in is given back within a moment
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let waiting = u64::from(engine.store.lanes().await?[0].sizes.waiting());
+    let waiting = u64::from(engine.store().lanes().await?[0].sizes.waiting());
     println!("{}", serde_json::to_string(&Seen { memory_mb: anonymous_mb()?, open_seconds, waiting })?);
     Ok(())
 }

@@ -37,12 +37,12 @@ pub async fn be_server(folder: &Path) -> Result<()> {
     let engine = ours::embedded(folder).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?.port());
-    let state = entrega::api::ApiState {
+    let state = entrega_gateway::api::ApiState {
         open_metrics: true,
-        ..entrega::api::ApiState::new(engine, entrega::api::hash_key(KEY))
+        ..entrega_gateway::api::ApiState::new(engine, entrega_gateway::api::hash_key(KEY))
     };
-    let limits = entrega::api::ServerLimits::default();
-    entrega::api::serve(listener, state, limits, CancellationToken::new()).await;
+    let limits = entrega_gateway::api::ServerLimits::default();
+    entrega_gateway::api::serve(listener, state, limits, CancellationToken::new()).await;
     Ok(())
 }
 

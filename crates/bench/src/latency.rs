@@ -29,8 +29,8 @@ pub async fn measure(folder: &Path, sink: &Sink, jobs: u64) -> Result<(Duration,
     for number in 0..jobs {
         let taken = engine.submit(&ours::tenant(number), vec![ours::job(&url, body.clone())]).await;
         let id = taken.into_iter().next().context("one answer")??;
-        engine.store.ended(id).await?;
-        let view = engine.store.job(id).await?.context("the job is known")?;
+        engine.store().ended(id).await?;
+        let view = engine.store().job(id).await?.context("the job is known")?;
         let first = view.attempts.first().context("the job was attempted")?;
         micros.record(first.started_at.since(view.accepted_at).as_micros() as u64)?;
     }

@@ -4,23 +4,23 @@
 //! Invariant: what is measured is the engine that `entrega serve` runs; only the lane's capacity differs.
 //! Never: turns off syncing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use entrega::channel::Channel;
-use entrega::channel::http::HttpChannel;
-use entrega::clock::Clock;
-use entrega::engine::Engine;
-use entrega::intake::NewJob;
+use entrega::http::HttpRequest;
 use entrega::store::Store;
 use entrega::store::local::tables::TABLES;
 use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore};
+use entrega::submission::NewJob;
+use entrega::{Engine, EngineParts};
+use entrega_call::Clock;
 use entrega_call::{AddressFilter, Client, ClientConfig};
-use entrega_core::job::{Body, HttpRequest, Payload, Priority};
+use entrega_core::body::Body;
+use entrega_core::job::Priority;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::LsmLedger;
@@ -70,9 +70,7 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let lanes = lanes();
     let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] };
     let client = Client::new(ClientConfig { filter: filter.clone(), ..ClientConfig::default() })?;
-    let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client, clock.clone()));
-    let channels = HashMap::from([("http".to_owned(), http)]);
-    Ok(Arc::new(Engine { channels, filter, ..Engine::over(store, clock, lanes) }))
+    Ok(Arc::new(EngineParts { client, filter, ..EngineParts::over(store, clock, lanes) }.build()))
 }
 
 /// A job that POSTs `body` to `url`.
@@ -81,7 +79,7 @@ pub fn job(url: &str, body: Bytes) -> NewJob {
     NewJob {
         lane: lane(),
         priority: Priority::Normal,
-        payload: Payload::Http(request),
+        content: Arc::new(request),
         labels: BTreeMap::new(),
         ttl: None,
         delay: Duration::ZERO,

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use entrega::config::{Config, ConfigFile, ConfigSources};
-use entrega::engine::Engine;
-use entrega::intake::NewJob;
-use entrega_core::email::{Email, Mailbox};
-use entrega_core::job::{JobState, Payload, Priority};
+use entrega::Engine;
+use entrega::mail::{Mail, Mailbox};
+use entrega::submission::NewJob;
+use entrega_core::job::{JobState, Priority};
 use entrega_core::name::LaneName;
+use entrega_gateway::config::{Config, ConfigFile, ConfigSources};
 use tokio_util::sync::CancellationToken;
 
 use crate::ours::tenant;
@@ -72,7 +72,7 @@ impl MailSink {
 
     /// Mails per second of ours, on the embedded store in `folder`.
     pub async fn ours(&self, folder: &Path, mails: u64, limit: Duration) -> Result<Rate> {
-        let engine = Arc::new(Engine::open(&self.config(folder)?).await?);
+        let engine = Arc::new(Engine::open(self.config(folder)?.engine()?).await?);
         let shutdown = CancellationToken::new();
         let running = {
             let (engine, shutdown) = (engine.clone(), shutdown.clone());
@@ -108,7 +108,7 @@ fn lane() -> LaneName {
 }
 
 async fn drain(engine: &Engine, mails: u64) -> Result<Rate> {
-    engine.store.set_paused(&lane(), true).await?;
+    engine.store().set_paused(&lane(), true).await?;
     for first in (0..mails).step_by(BATCH as usize) {
         let batch = (first..mails.min(first + BATCH)).map(|_| mail()).collect();
         for answer in engine.submit(&tenant(first / BATCH), batch).await {
@@ -116,9 +116,9 @@ async fn drain(engine: &Engine, mails: u64) -> Result<Rate> {
         }
     }
     let start = Instant::now();
-    engine.store.set_paused(&lane(), false).await?;
+    engine.store().set_paused(&lane(), false).await?;
     loop {
-        let lanes = engine.store.lanes().await?;
+        let lanes = engine.store().lanes().await?;
         let mail = lanes.iter().find(|view| view.name == lane()).context("there is no lane for mails")?;
         if mail.sizes.waiting() + mail.sizes.in_state(JobState::Running) == 0 {
             ensure!(mail.dead_letters == 0, "{} mails were refused", mail.dead_letters);
@@ -126,14 +126,14 @@ async fn drain(engine: &Engine, mails: u64) -> Result<Rate> {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    engine.store.flush().await?;
+    engine.store().flush().await?;
     Ok(Rate::new(mails, start.elapsed()))
 }
 
 fn mail() -> NewJob {
     let mailbox = |address: &str| Mailbox { name: None, address: address.into() };
     let line = "All work and no play makes a long line of text in a mail.\r\n";
-    let email = Email {
+    let mail = Mail {
         from: mailbox("bench@example.com"),
         reply_to: None,
         to: vec![mailbox("reader@example.com")],
@@ -144,13 +144,11 @@ fn mail() -> NewJob {
         html: None,
         attachments: Vec::new(),
         headers: Vec::new(),
-        accepted: Vec::new(),
-        events: 0,
     };
     NewJob {
         lane: lane(),
         priority: Priority::Normal,
-        payload: Payload::Email(Box::new(email)),
+        content: Arc::new(mail),
         labels: Default::default(),
         ttl: None,
         delay: Duration::ZERO,

@@ -11,6 +11,7 @@ use entrega_bench::post::Shape;
 use entrega_bench::redis::Redis;
 use entrega_bench::sink::Sink;
 use entrega_bench::{drain, ours};
+use entrega_testkit::redis;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SHAPE: Shape = Shape { requests: 301, at_once: 64, body_bytes: 1024 };
@@ -19,15 +20,9 @@ fn sink() -> Sink {
     Sink::start(Path::new(env!("CARGO_BIN_EXE_entrega-bench"))).unwrap()
 }
 
-/// Whether this run goes without Redis, because no `redis-server` could be had.
-fn is_left_out() -> bool {
-    let without = std::env::var("ENTREGA_WITHOUT").unwrap_or_default();
-    without.split(',').any(|name| name.trim() == "redis-server")
-}
-
 #[tokio::test]
 async fn every_job_on_redis_arrives_once_and_clearing_leaves_nothing() {
-    if is_left_out() {
+    if redis::is_left_out() {
         return;
     }
     let (folder, sink) = (tempfile::tempdir().unwrap(), sink());

@@ -1,8 +1,8 @@
-//! Chance for calls that have no engine around them: jitter, and ids nobody else makes.
+//! Chance: draws for jitter and for ids that nobody else makes.
 //! Invariant: a seed gives the same draws again.
 //! Never: makes secrets; these draws can be guessed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Draws numbers; clones share one sequence.
 #[derive(Clone, Debug)]
@@ -22,12 +22,18 @@ impl Chance {
     }
 
     /// Uniform in 0..1.
-    pub(crate) fn roll(&self) -> f64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).f64()
+    #[must_use]
+    pub fn roll(&self) -> f64 {
+        self.rng().f64()
     }
 
     /// Enough bits for an id. Never zero, which is no id in a `traceparent`.
-    pub(crate) fn id_bits(&self) -> u128 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).u128(1..)
+    #[must_use]
+    pub fn id_bits(&self) -> u128 {
+        self.rng().u128(1..)
+    }
+
+    fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

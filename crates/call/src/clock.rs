@@ -1,7 +1,10 @@
-//! Time for calls that have no engine around them: wall time for dates in headers, the runtime's clock for waits.
-//! Invariant: time never goes back and never jumps; it is the wall time at start plus what the runtime says has passed.
+//! Time: the only place that reads a clock.
+//! Invariant: within a process time never goes back and never jumps; it is the wall time at start, or that of a server which
+//! several processes share, plus what a monotonic clock says has passed since.
 //! Never: sleeps.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use entrega_core::time::Time;
@@ -9,12 +12,17 @@ use tokio::time::Instant;
 
 /// Further away than any deadline; what lies beyond cannot be added to a moment everywhere.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+/// How far a clock is moved at a time to agree with another, in microseconds; that happens about once a second.
+const SLEW_US: i64 = 2_000;
 
-/// Tells the time; cheap to clone. It stands still where the runtime's clock is paused, so tests need not wait.
+/// Tells the time; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Clock {
-    wall_at_start: Time,
-    start: Instant,
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Manual(Arc<AtomicU64>),
+    Runtime { wall_at_start: Time, start: Instant, offset: Arc<AtomicI64> },
 }
 
 impl Clock {
@@ -26,36 +34,80 @@ impl Clock {
         Clock::starting_at(Time::ZERO + since_epoch)
     }
 
-    /// A clock that shows `wall` now and goes on with the runtime's.
+    /// A clock that shows `wall` now and goes on as the runtime's does: where that is paused, timers and this clock
+    /// agree, which is what tests and simulation need.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn starting_at(wall: Time) -> Clock {
-        Clock { wall_at_start: wall, start: Instant::now() }
+        Clock(Source::Runtime { wall_at_start: wall, start: Instant::now(), offset: Arc::default() })
+    }
+
+    /// A clock that stands still until [`Clock::advance`]; for tests.
+    #[must_use]
+    pub fn manual(start: Time) -> Clock {
+        Clock(Source::Manual(Arc::new(AtomicU64::new(start.as_micros()))))
     }
 
     /// The moment it is.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.wall_at_start + self.start.elapsed()
+        match &self.0 {
+            Source::Manual(micros) => Time::from_micros(micros.load(Ordering::SeqCst)),
+            Source::Runtime { wall_at_start, start, offset } => shifted(*wall_at_start + start.elapsed(), offset),
+        }
     }
 
-    /// The same moment for the runtime's timers.
+    /// The same moment on the runtime's clock, for its timers.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     #[must_use]
     pub fn instant(&self, at: Time) -> Instant {
-        self.start + at.since(self.wall_at_start).min(FAR)
+        Instant::now() + at.since(self.now()).min(FAR)
     }
 
     /// Whether an instant of the runtime is now or was before.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn has_passed(&self, at: Instant) -> bool {
-        at.saturating_duration_since(self.start) <= self.start.elapsed()
+        at <= Instant::now()
     }
 
-    /// The moment of an instant of the runtime; what was before this clock began counts as its beginning.
+    /// The moment of an instant of the runtime; what has passed counts as now.
     #[must_use]
     pub fn time(&self, at: Instant) -> Time {
-        self.wall_at_start + at.saturating_duration_since(self.start)
+        self.now() + self.until(at)
     }
+
+    /// How long it is until a moment of the runtime's clock.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    #[must_use]
+    pub fn until(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(Instant::now())
+    }
+
+    /// Agrees with a clock that others go by as well, which showed `theirs` between `asked_at` and now: at once the first
+    /// time, and from then on so slowly that nothing goes back or jumps. A manual clock stays as it is.
+    pub fn agree(&self, theirs: Time, asked_at: Time, is_first: bool) {
+        let Source::Runtime { offset, .. } = &self.0 else { return };
+        let now = self.now();
+        let here = asked_at + now.since(asked_at) / 2;
+        let behind = i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(here.as_micros()).unwrap_or(0);
+        let step = match is_first {
+            true => behind,
+            false => behind.clamp(-SLEW_US, SLEW_US),
+        };
+        offset.fetch_add(step, Ordering::Relaxed);
+    }
+
+    /// Moves a manual clock on; no other can be moved.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(micros) = &self.0 {
+            micros.fetch_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        }
+    }
+}
+
+fn shifted(time: Time, offset: &AtomicI64) -> Time {
+    Time::from_micros(time.as_micros().saturating_add_signed(offset.load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
@@ -63,14 +115,31 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_with_the_runtime_and_both_ways_agree() {
+    async fn a_clock_of_the_runtime_agrees_with_its_timers() {
+        let (start, wait) = (Time::from_millis(1_000_000), Duration::from_hours(1));
+        let clock = Clock::starting_at(start);
+        tokio::time::sleep_until(clock.instant(start + wait)).await;
+        assert_eq!(clock.now(), start + wait);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn moments_and_instants_agree_both_ways() {
         let clock = Clock::starting_at(Time::from_millis(1_000));
-        assert_eq!(clock.now(), Time::from_millis(1_000));
-        tokio::time::advance(Duration::from_secs(5)).await;
         let later = Time::from_millis(6_000);
-        assert_eq!((clock.now(), clock.time(clock.instant(later))), (later, later));
+        assert_eq!(clock.time(clock.instant(later)), later);
         assert!(clock.instant(Time::NEVER) > clock.instant(later));
+        tokio::time::advance(Duration::from_secs(5)).await;
         let micro = Duration::from_micros(1);
         assert!(clock.has_passed(clock.instant(later)) && !clock.has_passed(clock.instant(later + micro)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_agrees_at_once_the_first_time_and_slowly_from_then_on() {
+        let (wrong, right) = (Time::from_millis(2_000_000), Time::from_millis(1_000_000));
+        let clock = Clock::starting_at(wrong);
+        clock.agree(right, wrong, true);
+        assert_eq!(clock.now(), right);
+        clock.agree(right + Duration::from_secs(9), right, false);
+        assert_eq!(clock.now(), right + Duration::from_micros(SLEW_US.unsigned_abs()));
     }
 }

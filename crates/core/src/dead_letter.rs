@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
-use crate::job::{Attempt, Job, Payload};
+use crate::job::{Attempt, Earlier, Job};
 use crate::name::{LaneName, TenantName};
 use crate::time::Time;
 
@@ -60,7 +60,7 @@ pub struct DeadLetter {
     /// The same for a mail, under the name that its sender knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbox_id: Option<JobId>,
-    /// Whose.
+    /// The company id.
     pub company_id: TenantName,
     /// Where it died; its dead letters are called `<lane>:dlq`.
     pub lane: LaneName,
@@ -127,11 +127,7 @@ impl DeadLetter {
 
     /// The job, to be sent on its way again: it knows what was tried before.
     pub fn job_to_replay(&self, now: Time, expires_at: Option<Time>) -> Job {
-        let mut job = Job { due_at: now, expires_at, ..self.original_data.clone() };
-        if let Payload::Email(email) = &mut job.payload {
-            email.carry_on_after(&self.attempts);
-        }
-        job
+        Job { due_at: now, expires_at, earlier: Earlier::of(&self.attempts), ..self.original_data.clone() }
     }
 
     /// Whether it may be sent on its way again, and if not, why.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::classify::{Verdict, classify};
+use crate::classify::Verdict;
 use crate::job::Attempt;
 use crate::outcome::{FaultKind, Outcome};
 use crate::policy::{LanePolicy, OnExhausted, RETRY_AFTER_MAX};
@@ -28,17 +28,17 @@ pub enum Transition {
     Retry {
         /// Not before this.
         at: Time,
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
     /// Out of attempts, kept in place.
     Blocked {
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
     /// Given up.
     DeadLetter {
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
 }
@@ -72,7 +72,7 @@ pub fn decide(
     outcome: &Outcome,
     chance: f64,
 ) -> Transition {
-    let verdict = classify(&policy.rules, outcome);
+    let verdict = outcome.verdict(&policy.rules);
     if verdict == Verdict::Success {
         return Transition::Done;
     }

@@ -64,7 +64,7 @@ pub enum BadKey {
     /// A part that is empty or holds a character that keys cannot have.
     #[error("the {part} '{text}' cannot stand in an idempotency key: use visible ASCII characters, {}", colons(*part))]
     Part {
-        /// Which.
+        /// The part.
         part: KeyPart,
         /// Its text, cut to a readable length.
         text: String,

@@ -5,16 +5,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
-use serde::de::Error as _;
 use serde::ser::SerializeStruct as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::email::{Email, Mailed};
 use crate::id::JobId;
+use crate::mail::Mailed;
 use crate::name::{LaneName, TenantName};
+use crate::payload::Payload;
 use crate::time::Time;
 
 /// How urgent a job is within its lane. Served strictly in this order.
@@ -131,117 +128,6 @@ impl fmt::Display for JobState {
     }
 }
 
-/// Bytes to send. Readable in JSON: text as a string, anything else as `{"base64": …}`.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Body(pub Bytes);
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum BodyJson {
-    Text(String),
-    Binary { base64: String },
-}
-
-impl Serialize for Body {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if !serializer.is_human_readable() {
-            return serializer.serialize_bytes(&self.0);
-        }
-        // Control characters would be written out six times as long.
-        let is_text = |text: &&str| text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
-        match std::str::from_utf8(&self.0).ok().filter(is_text) {
-            Some(text) => serializer.serialize_str(text),
-            None => BodyJson::Binary { base64: BASE64.encode(&self.0) }.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Body {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Body, D::Error> {
-        if !deserializer.is_human_readable() {
-            return Bytes::deserialize(deserializer).map(Body);
-        }
-        match BodyJson::deserialize(deserializer)? {
-            BodyJson::Text(text) => Ok(Body(text.into())),
-            BodyJson::Binary { base64 } => {
-                BASE64.decode(base64).map(|bytes| Body(bytes.into())).map_err(D::Error::custom)
-            }
-        }
-    }
-}
-
-/// An HTTP request to make.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HttpRequest {
-    /// `GET`, `POST`, …
-    pub method: String,
-    /// Absolute, http or https.
-    pub url: String,
-    /// In the order given.
-    pub headers: Vec<(String, String)>,
-    /// Sent byte for byte.
-    pub body: Body,
-}
-
-/// What a job carries, by channel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Payload {
-    /// For the `http` channel.
-    Http(HttpRequest),
-    /// For a channel that a program brought along; only that channel reads it.
-    Opaque(Body),
-    /// For the `email` channel.
-    Email(Box<Email>),
-    /// An event that whoever listens is to hear of.
-    Event(EventBody),
-    /// For the `webhook` channel: an event for one endpoint.
-    Webhook(EventBody),
-    /// For the `proxy` channel: a question to an upstream.
-    Proxy(ProxyCall),
-    /// For the `connector` channel: a request to a third-party API.
-    Connector(Box<ConnectorCall>),
-}
-
-/// A request to a third-party API.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConnectorCall {
-    /// Which API.
-    pub connector: String,
-    /// `GET`, `POST`, …
-    pub method: String,
-    /// Below the API's base URL.
-    pub relative_url: String,
-    /// In the order given.
-    pub headers: Vec<(String, String)>,
-    /// Added to the query, in the order given.
-    pub params: Vec<(String, String)>,
-    /// Sent byte for byte.
-    pub body: Body,
-}
-
-/// A question to the upstream of a route; the route is that of the lane.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProxyCall {
-    /// What is asked, by the names that the route declares; checked and in their plain form.
-    pub params: BTreeMap<String, String>,
-}
-
-/// An event as it is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EventBody {
-    /// `evt_…`.
-    pub event_id: String,
-    /// `email.sent`, …
-    pub event_type: String,
-    /// The bytes that every listener gets.
-    pub body: Body,
-}
-
 /// One outbound call in a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -258,6 +144,11 @@ pub struct Job {
     pub priority: Priority,
     /// What to send.
     pub payload: Payload,
+    /// Where it goes, as people may read it; `None` where that cannot be said.
+    pub destination: Option<String>,
+    /// What came of it before it was replayed.
+    #[serde(default)]
+    pub earlier: Earlier,
     /// Free words carried into logs, events and dead letters.
     pub labels: BTreeMap<String, String>,
     /// Sent with every attempt, so that the destination can tell a repeat; the id stands in where none was given.
@@ -268,6 +159,27 @@ pub struct Job {
     pub due_at: Time,
     /// Dropped when still waiting at this moment.
     pub expires_at: Option<Time>,
+}
+
+/// What came of a job before it was replayed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Earlier {
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Recipients of a mail that got it; a replay spares them.
+    pub accepted: Vec<String>,
+}
+
+impl Earlier {
+    /// What these attempts came to. The last may not have got as far as anybody, so the last that did counts.
+    pub fn of(attempts: &[Attempt]) -> Earlier {
+        let mailed = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref());
+        Earlier {
+            attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+            accepted: mailed.map_or_else(Vec::new, |mailed| mailed.accepted().map(str::to_owned).collect()),
+        }
+    }
 }
 
 /// One try of a job.
@@ -335,11 +247,11 @@ mod tests {
     #[test]
     fn an_attempt_reads_back_with_and_without_a_mail_or_an_answer() {
         let mail = Mailed {
-            protocol: crate::outcome::Protocol::Smtp,
+            protocol: crate::facts::Protocol::Smtp,
             transport: "main".into(),
             message_id: None,
             ambiguous: true,
-            recipients: vec![crate::email::Recipient::accepted("a@example.com")],
+            recipients: vec![crate::mail::Recipient::accepted("a@example.com")],
         };
         for (mail, answer) in [(None, None), (Some(Box::new(mail)), None), (None, Some("no".to_owned()))] {
             let attempt = Attempt {
@@ -357,21 +269,6 @@ mod tests {
             assert_eq!(json.contains("\"mail\""), attempt.mail.is_some(), "{json}");
             assert_eq!(json.contains("\"answer\""), attempt.answer.is_some(), "{json}");
             assert_eq!(serde_json::from_str::<Attempt>(&json).unwrap(), attempt);
-        }
-    }
-
-    #[test]
-    fn bodies_stay_readable_in_json_and_exact_in_records() {
-        for (bytes, json) in [
-            (&b"{\"a\":1}"[..], r#""{\"a\":1}""#),
-            (&[0xff, 0x00][..], r#"{"base64":"/wA="}"#),
-            (&[0, 0][..], r#"{"base64":"AAA="}"#),
-        ] {
-            let body = Body(Bytes::copy_from_slice(bytes));
-            assert_eq!(serde_json::to_string(&body).unwrap(), json);
-            assert_eq!(serde_json::from_str::<Body>(json).unwrap(), body);
-            let record = postcard::to_stdvec(&body).unwrap();
-            assert_eq!(postcard::from_bytes::<Body>(&record).unwrap(), body);
         }
     }
 }

@@ -117,6 +117,16 @@ name_type!(
     }
 );
 
+/// What the lanes of proxy routes begin with.
+pub const PROXY_LANES: &str = "proxy:";
+
+impl LaneName {
+    /// The proxy route that this lane belongs to, if it does.
+    pub fn proxy_route(&self) -> Option<&str> {
+        self.as_str().strip_prefix(PROXY_LANES)
+    }
+}
+
 impl TenantName {
     /// The name under which work for one of the tenant's endpoints takes turns.
     pub fn endpoint(&self, endpoint: &str) -> TenantName {

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::backoff::Backoff;
 use crate::breaker::{BreakerPolicy, WhenOpen};
 use crate::cadence::CadencePolicy;
-use crate::classify::{Dialect, Rule};
+use crate::classify::Rule;
+use crate::dialect::Dialect;
 use crate::throttle::THROTTLE_MAX_REQUESTS_MAX;
 use crate::time::Time;
 
@@ -195,7 +196,7 @@ impl LanePolicy {
 
     /// E-mail: 5 attempts, 1 s → 60 s, 100 per minute. All of it leaves through the same few servers, so one tenant may
     /// have all slots, and a breaker holds the mails while no server answers.
-    pub fn email() -> LanePolicy {
+    pub fn mail() -> LanePolicy {
         LanePolicy {
             channel: "email".into(),
             timeout: seconds(30),
@@ -203,8 +204,8 @@ impl LanePolicy {
             tenant_concurrency: 5,
             throttle: Some(ThrottlePolicy { max_requests: 100, per: seconds(60), scope: Scope::Lane }),
             breaker: Some((breaker(seconds(30), seconds(30)), Scope::Lane)),
-            dialect: Dialect::Email,
-            rules: Dialect::Email.rules(),
+            dialect: Dialect::Mail,
+            rules: Dialect::Mail.rules(),
             ..LanePolicy::http()
         }
     }
@@ -361,7 +362,7 @@ pub enum BadPolicy {
     /// A number beyond its limits.
     #[error("{key} = {value}: must be from {least} to {most}")]
     OutOfRange {
-        /// Which.
+        /// The key.
         key: &'static str,
         /// What was given.
         value: u128,
@@ -398,7 +399,7 @@ mod tests {
     fn shipped_policies_can_be_run() {
         for policy in [
             LanePolicy::http(),
-            LanePolicy::email(),
+            LanePolicy::mail(),
             LanePolicy::webhook(),
             LanePolicy::events(),
             LanePolicy::proxy(),
@@ -420,7 +421,7 @@ mod tests {
 
     #[test]
     fn jobs_pass_only_the_gates_of_their_lane() {
-        let mut policy = LanePolicy { throttle: LanePolicy::email().throttle, ..LanePolicy::webhook() };
+        let mut policy = LanePolicy { throttle: LanePolicy::mail().throttle, ..LanePolicy::webhook() };
         let pass = |policy: &mut LanePolicy, breaker_scope, throttle_scope| {
             let (breaker, scope) = policy.breaker.as_mut().unwrap();
             (breaker.when_open, *scope) = (WhenOpen::Pass, breaker_scope);

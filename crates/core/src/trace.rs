@@ -56,8 +56,9 @@ mod tests {
 
     use super::*;
     use crate::id::JobId;
-    use crate::job::{Body, Payload, Priority};
+    use crate::job::Priority;
     use crate::name::{LaneName, TenantName};
+    use crate::payload::Payload;
     use crate::time::Time;
 
     fn job(label: Option<&str>) -> Job {
@@ -67,7 +68,9 @@ mod tests {
             lane: LaneName::new("http").unwrap(),
             tenant: TenantName::new("acme").unwrap(),
             priority: Priority::Normal,
-            payload: Payload::Opaque(Body::default()),
+            payload: Payload::opaque(&b""[..]),
+            destination: None,
+            earlier: Default::default(),
             labels: labels.into_iter().collect::<BTreeMap<_, _>>(),
             idempotency_key: None,
             accepted_at: Time::ZERO,

@@ -143,13 +143,13 @@ pub enum BadSignature {
     /// The header is not there, or empty.
     #[error("the header {header} is missing")]
     Missing {
-        /// Which.
+        /// The header.
         header: &'static str,
     },
     /// The header is there, and not what it should be.
     #[error("the header {header} is malformed; it should be {expected}")]
     Malformed {
-        /// Which.
+        /// The header.
         header: &'static str,
         /// What would be right.
         expected: &'static str,

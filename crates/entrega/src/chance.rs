@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 /// Draws numbers and makes ids.
 #[derive(Debug)]
 pub struct Chance {
-    rng: Mutex<fastrand::Rng>,
+    draws: entrega_call::Chance,
     last_id: Mutex<(u64, u128)>,
     /// Whether somebody gave the seed, who wants the same secrets again: a simulation.
-    is_known: bool,
+    is_seeded: bool,
 }
 
 /// The random bits of an id.
@@ -21,23 +21,28 @@ const ID_CHANCE_BITS: u32 = 80;
 impl Chance {
     /// Seeded by the operating system.
     pub fn from_system() -> Chance {
-        Chance { is_known: false, ..Chance::from_seed(u64::from_le_bytes(secret_bytes())) }
+        Chance { is_seeded: false, ..Chance::from_seed(u64::from_le_bytes(secret_bytes())) }
     }
 
     /// The same draws for the same seed.
     pub fn from_seed(seed: u64) -> Chance {
-        Chance { rng: Mutex::new(fastrand::Rng::with_seed(seed)), last_id: Mutex::new((0, 0)), is_known: true }
+        Chance { draws: entrega_call::Chance::from_seed(seed), last_id: Mutex::new((0, 0)), is_seeded: true }
+    }
+
+    /// The same sequence, for calls that are made within an attempt.
+    pub fn draws(&self) -> entrega_call::Chance {
+        self.draws.clone()
     }
 
     /// Uniform in 0..1.
     pub fn roll(&self) -> f64 {
-        self.rng.lock().f64()
+        self.draws.roll()
     }
 
     /// A new job id that nobody can guess.
     pub fn secret_id(&self, now: Time) -> JobId {
-        let bits = match self.is_known {
-            true => self.rng.lock().u128(..),
+        let bits = match self.is_seeded {
+            true => self.draws.id_bits(),
             false => u128::from_le_bytes(secret_bytes()),
         };
         JobId::from_parts(now, bits)
@@ -49,7 +54,7 @@ impl Chance {
         let millis = now.as_millis();
         *last = match millis > last.0 {
             // One bit of room at the top, so that counting up within the millisecond cannot overflow.
-            true => (millis, self.rng.lock().u128(..) >> (128 - ID_CHANCE_BITS + 1)),
+            true => (millis, self.draws.id_bits() >> (128 - ID_CHANCE_BITS + 1)),
             false => (last.0, last.1 + 1),
         };
         JobId::from_parts(Time::from_millis(last.0), last.1)
@@ -83,8 +88,8 @@ mod tests {
     fn secret_ids_follow_from_a_seed_only_where_somebody_gave_it() {
         let now = Time::from_millis(1000);
         assert_eq!(Chance::from_seed(1).secret_id(now), Chance::from_seed(1).secret_id(now));
-        let same_seed = Chance { is_known: false, ..Chance::from_seed(1) };
+        let same_seed = Chance { is_seeded: false, ..Chance::from_seed(1) };
         assert_ne!(same_seed.secret_id(now), Chance::from_seed(1).secret_id(now));
-        assert!(!Chance::from_system().is_known);
+        assert!(!Chance::from_system().is_seeded);
     }
 }

@@ -1,247 +1,267 @@
 //! The engine: everything a program needs to run lanes, put together.
 //! Invariant: it owns nothing global; two engines can run in one process.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_call::{AddressFilter, Client, ClientConfig, ClientError};
-use entrega_core::email::Mailbox;
-use entrega_core::name::{LaneName, TenantName};
-use entrega_core::policy::LanePolicy;
-use entrega_ledger::redis::{RedisLedger, RedisOpenError};
-use entrega_ledger::{HeapLedger, Ledger, LedgerError, LsmLedger};
+use entrega_call::{AddressFilter, Client, ClientConfig, Clock};
+use entrega_core::id::JobId;
+use entrega_core::name::TenantName;
+use http::HeaderValue;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-use crate::chance::{Chance, secret_bytes};
-use crate::channel::Channel;
-use crate::channel::connector::ConnectorChannel;
-use crate::channel::email::EmailChannel;
+use crate::chance::secret_bytes;
+use crate::channel::{Channel, Channels};
+use crate::connector::{CONNECTOR, Connector, ConnectorChannel, Connectors};
+use crate::dispatch::{Dispatch, RunError};
+use crate::env::{Env, Lanes};
+use crate::events::{EVENTS, EventChannel};
+use crate::http::{HTTP, HttpChannel};
+use crate::intake::Intake;
 #[cfg(feature = "ses")]
-use crate::channel::email::ses::SesTransport;
-use crate::channel::email::smtp::{SmtpConfig, SmtpTransport};
-use crate::channel::email::transport::Transport;
-use crate::channel::event::EventChannel;
-use crate::channel::http::HttpChannel;
-use crate::channel::proxy::ProxyChannel;
-use crate::channel::webhook::WebhookChannel;
-use crate::clock::Clock;
-use crate::config::{Config, ConfigError, StoreKind, TransportConfig, TransportKind};
-use crate::connector::{CONNECTOR_CHANNEL, Connectors, Outside};
-use crate::endpoint::{ConfiguredError, put_configured};
-use crate::events::EVENTS_LANE;
-use crate::metrics::Metrics;
-use crate::proxy::{PROXY_CHANNEL, Routes};
-use crate::seal::{Seal, SealError};
-use crate::sns::{Sns, SnsConfigError};
-use crate::store::local::{LocalStore, ReadError, tables};
-use crate::store::{Store, StoreError};
+use crate::mail::sns::Sns;
+use crate::mail::transport::Transport;
+use crate::mail::{MAIL, MailChannel, Mailbox, Mailer};
+use crate::product::{Product, Products};
+use crate::proxy::{PROXY, Proxy, ProxyChannel, Routes};
+use crate::refusal::Refusal;
+use crate::seal::Seal;
+use crate::settle::Settler;
+use crate::store::{Idempotency, Store};
+use crate::submission::{NewJob, Taken};
+use crate::upkeep;
+use crate::webhook::{WEBHOOK, WebhookChannel, Webhooks};
 
-/// Lanes, their store and their channels.
+/// Every product there is.
+pub const PRODUCTS: Products = Products(ALL);
+const ALL: &[Product] = &[HTTP, MAIL, EVENTS, WEBHOOK, PROXY, CONNECTOR];
+
+/// Lanes, their store and their products.
 pub struct Engine {
-    /// Where jobs are safe.
-    pub store: Arc<dyn Store>,
-    /// The time.
-    pub clock: Clock,
-    /// Chance and ids.
-    pub chance: Chance,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// Which destinations may be called.
+    env: Env,
+    intake: Intake,
+    dispatch: Dispatch,
+    mail: Mailer,
+    webhooks: Webhooks,
+    proxy: Proxy,
+    connectors: Arc<Connectors>,
+    retention: Duration,
+}
+
+/// What an engine is made of. A program changes what it wants otherwise than [`EngineParts::over`] says.
+pub struct EngineParts {
+    /// Store, clock, chance, metrics and lanes.
+    pub env: Env,
+    /// Where calls may go.
     pub filter: AddressFilter,
-    /// How jobs leave, by the name in the lane's policy.
-    pub channels: HashMap<String, Arc<dyn Channel>>,
-    /// The lanes there are.
-    pub lanes: BTreeMap<LaneName, Arc<LanePolicy>>,
-    /// Seals the secrets of endpoints.
+    /// Makes the calls of HTTP jobs, webhooks and proxy routes.
+    pub client: Client,
+    /// Makes the calls of connectors.
+    pub connector_client: Client,
+    /// Seals what must stay secret at rest.
     pub seal: Arc<Seal>,
-    /// What mails need beside a lane and a channel.
-    pub mail: Mail,
+    /// Who mails are from that do not say.
+    pub mail_from: Option<Mailbox>,
+    /// The right side of Message-IDs; the sender's domain if `None`.
+    pub mail_domain: Option<String>,
+    /// The ways out of mails, the first one first.
+    pub transports: Vec<Box<dyn Transport>>,
+    /// How reports of mails come in.
+    #[cfg(feature = "ses")]
+    pub sns: Option<Sns>,
+    /// What webhooks call themselves.
+    pub webhook_agent: HeaderValue,
     /// The proxy routes, by lane.
-    pub routes: Arc<Routes>,
-    /// The third-party APIs there are.
-    pub connectors: Arc<Connectors>,
+    pub routes: Routes,
+    /// Third-party APIs beside those that the store keeps.
+    pub connectors: Vec<Connector>,
+    /// A program's own channels; one that has the name of a product takes the place of the product's.
+    pub channels: Channels,
     /// How long ended jobs are kept.
     pub retention: Duration,
 }
 
-/// Who mails are from, whether they can leave, and how reports of them come in.
-#[derive(Default)]
-pub struct Mail {
-    /// Who a mail is from that does not say.
-    pub from: Option<Mailbox>,
-    /// Whether there is a transport.
-    pub has_transport: bool,
-    /// Reads what Amazon reports; `None` where no topic is listened to.
-    pub sns: Option<Sns>,
-}
+/// What webhooks call themselves unless somebody says otherwise.
+pub const WEBHOOK_AGENT: HeaderValue = HeaderValue::from_static("EmailGateway/1.0");
 
-/// How much of a third-party API's answer is kept: what it answers is what was wanted.
-const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
-
-/// Why an engine could not be put together.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The data cannot be opened.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// What is in it cannot be read.
-    #[error(transparent)]
-    Store(#[from] ReadError),
-    /// Redis cannot be used.
-    #[error(transparent)]
-    Redis(#[from] RedisOpenError),
-    /// The configuration names something that cannot be used.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The key of stored secrets cannot be used.
-    #[error(transparent)]
-    Seal(#[from] SealError),
-    /// The configured endpoints cannot be put into the store.
-    #[error(transparent)]
-    Endpoints(#[from] ConfiguredError),
-    /// The HTTP client cannot be set up.
-    #[error("the HTTP client cannot be set up")]
-    Client(#[from] ClientError),
-    /// The topics of SNS cannot be listened to.
-    #[error(transparent)]
-    Sns(#[from] SnsConfigError),
-    /// A way out for mails cannot be set up.
-    #[error("the transport '{name}' cannot be set up")]
-    Transport {
-        /// Which.
-        name: String,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-/// The ways out for mails, in order.
-pub(crate) fn transports(config: &Config, clock: &Clock) -> Result<Vec<Box<dyn Transport>>, OpenError> {
-    let extra_ca_pem = config.client()?.extra_ca_pem;
-    let set_up = |transport: &TransportConfig| -> Result<Box<dyn Transport>, OpenError> {
-        let name = &transport.name;
-        match &transport.kind {
-            TransportKind::Smtp(smtp) => {
-                let smtp = SmtpConfig { extra_ca_pem: extra_ca_pem.clone(), ..smtp.clone() };
-                let failed = |source| OpenError::Transport { name: name.clone(), source: Box::new(source) };
-                Ok(Box::new(SmtpTransport::new(name, smtp).map_err(failed)?))
-            }
-            #[cfg(feature = "ses")]
-            TransportKind::Ses(ses) => {
-                let client = Client::new(ClientConfig { extra_ca_pem: extra_ca_pem.clone(), ..ses.client_config() })?;
-                Ok(Box::new(SesTransport::new(name, ses.clone(), client, clock.clone())))
-            }
-        }
-    };
-    config.mail.transports.iter().map(set_up).collect()
-}
-
-impl Engine {
-    /// An engine over a store, for programs that put their own together: no channels, routes, connectors or mail yet, and
-    /// only https to public addresses may be called.
+impl EngineParts {
+    /// All products over a store, with what is usual: only https to public addresses may be called, no mail can leave,
+    /// and secrets are sealed with a key that goes with the process.
     ///
     /// # Panics
     /// Never: a client without extra certificates can always be set up.
-    pub fn over(store: Arc<dyn Store>, clock: Clock, lanes: BTreeMap<LaneName, Arc<LanePolicy>>) -> Engine {
-        let metrics = Arc::new(Metrics::new(lanes.keys()));
-        let seal = Arc::new(Seal::from_key(secret_bytes()));
+    pub fn over(store: Arc<dyn Store>, clock: Clock, lanes: Lanes) -> EngineParts {
         let client = Client::new(ClientConfig::default()).expect("a client without extra certificates");
-        let filter = AddressFilter::default();
-        let outside = Outside::new(client, filter.clone());
-        let connectors = Connectors::new(Vec::new(), store.clone(), seal.clone(), outside, metrics.clone());
-        Engine {
-            store,
-            clock,
-            chance: Chance::from_system(),
-            metrics,
-            filter,
-            channels: HashMap::new(),
-            lanes,
-            seal,
-            mail: Mail::default(),
-            routes: Arc::default(),
-            connectors: Arc::new(connectors),
+        EngineParts {
+            env: Env::new(store, clock, lanes),
+            filter: AddressFilter::default(),
+            connector_client: client.clone(),
+            client,
+            seal: Arc::new(Seal::from_key(secret_bytes())),
+            mail_from: None,
+            mail_domain: None,
+            transports: Vec::new(),
+            #[cfg(feature = "ses")]
+            sns: None,
+            webhook_agent: WEBHOOK_AGENT,
+            routes: Routes::new(),
+            connectors: Vec::new(),
+            channels: Channels::new(),
             retention: Duration::from_hours(24),
         }
     }
 
-    /// Opens the store and sets up the channels. Nothing is delivered before `run`.
-    pub async fn open(config: &Config) -> Result<Engine, OpenError> {
-        let clock = Clock::system();
-        let local = |ledger: Arc<dyn Ledger>| LocalStore::open(ledger, clock.clone(), config.local_store());
-        let store: Arc<dyn Store> = match &config.store.kind {
-            StoreKind::Embedded => {
-                Arc::new(local(Arc::new(LsmLedger::open(&config.store.data, &tables::TABLES)?)).await?)
-            }
-            StoreKind::Memory => Arc::new(local(Arc::new(HeapLedger::new(&tables::TABLES))).await?),
-            StoreKind::Redis(url) => {
-                let ledger = Arc::new(Box::pin(RedisLedger::open(config.redis_ledger(url))).await?);
-                Arc::new(LocalStore::open(ledger, clock.clone(), config.shared_store()).await?)
-            }
-        };
-        let seal = Arc::new(config.seal()?);
-        let is_shared = matches!(config.store.kind, StoreKind::Redis(_));
-        put_configured(&*store, &seal, clock.now(), &config.endpoints, is_shared).await?;
-        let client = Client::new(config.client()?)?;
-        let http: Arc<dyn Channel> = Arc::new(HttpChannel::new(client.clone(), clock.clone()));
-        let transports = transports(config, &clock)?;
-        let listens = !config.mail.topics.is_empty();
-        let mail = Mail {
-            from: config.mail.from.clone(),
-            has_transport: !transports.is_empty(),
-            sns: listens.then(|| Sns::new(config.sns(), client.clone(), clock.clone())).transpose()?,
-        };
-        let email = EmailChannel::new(transports, store.clone(), clock.clone(), config.mail.domain.clone());
-        let event = EventChannel::new(store.clone(), clock.clone());
-        let agent = config.webhook_agent.clone();
-        let routes = Arc::new(config.routes.clone());
-        let proxy = ProxyChannel::new(client.clone(), store.clone(), clock.clone(), routes.clone());
-        let metrics = Arc::new(Metrics::new(config.lanes.keys()));
-        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..config.client()? };
-        let connectors = Arc::new(Connectors::new(
-            config.connectors.clone(),
-            store.clone(),
-            seal.clone(),
-            Outside::new(Client::new(answers)?, config.filter()),
-            metrics.clone(),
-        ));
-        let connector = ConnectorChannel::new(connectors.clone(), clock.clone());
-        let webhook = WebhookChannel::new(client, store.clone(), seal.clone(), clock.clone(), agent);
-        let channels: [(&str, Arc<dyn Channel>); 6] = [
-            ("http", http),
-            ("email", Arc::new(email)),
-            ("event", Arc::new(event)),
-            ("webhook", Arc::new(webhook)),
-            (PROXY_CHANNEL, Arc::new(proxy)),
-            (CONNECTOR_CHANNEL, Arc::new(connector)),
+    /// The same, with a channel of the program's own.
+    #[must_use]
+    pub fn channel(mut self, name: &str, channel: impl Channel) -> EngineParts {
+        self.channels.insert(name.to_owned(), Arc::new(channel));
+        self
+    }
+
+    /// Puts the engine together. Nothing is delivered before [`Engine::run`].
+    pub fn build(self) -> Engine {
+        let env = self.env;
+        let (store, clock, client) = (&env.store, &env.clock, &self.client);
+        let routes = Arc::new(self.routes);
+        let connectors = Connectors::new(
+            self.connectors,
+            env.clone(),
+            self.seal.clone(),
+            self.connector_client,
+            self.filter.clone(),
+        );
+        let connectors = Arc::new(connectors);
+        let has_transport = !self.transports.is_empty() || self.channels.contains_key(MAIL.name);
+        let http = HttpChannel::new(client.clone(), clock.clone());
+        let mail = MailChannel::new(self.transports, store.clone(), clock.clone(), self.mail_domain);
+        let webhook =
+            WebhookChannel::new(client.clone(), store.clone(), self.seal.clone(), clock.clone(), self.webhook_agent);
+        let of_products: [(Product, Arc<dyn Channel>); ALL.len()] = [
+            (HTTP, Arc::new(http)),
+            (MAIL, Arc::new(mail)),
+            (EVENTS, Arc::new(EventChannel::new(store.clone(), clock.clone()))),
+            (WEBHOOK, Arc::new(webhook)),
+            (PROXY, Arc::new(ProxyChannel::new(client.clone(), store.clone(), clock.clone(), routes.clone()))),
+            (CONNECTOR, Arc::new(ConnectorChannel::new(connectors.clone(), clock.clone()))),
         ];
-        Ok(Engine {
-            store,
-            seal,
+        let mut channels: Channels =
+            of_products.into_iter().map(|(product, channel)| (product.name.to_owned(), channel)).collect();
+        channels.extend(self.channels);
+        let channels = Arc::new(channels);
+        let intake = Intake::new(env.clone(), PRODUCTS, self.filter.clone());
+        let mail = Mailer::new(env.clone(), self.mail_from, has_transport);
+        #[cfg(feature = "ses")]
+        let mail = mail.listening(self.sns);
+        Engine {
+            dispatch: Dispatch { env: env.clone(), channels, settler: Settler::new(env.clone(), PRODUCTS) },
             mail,
-            routes,
+            webhooks: Webhooks::new(env.clone(), intake.clone(), self.seal, self.filter),
+            proxy: Proxy::new(env.clone(), intake.clone(), routes),
             connectors,
-            retention: config.store.retention,
-            chance: Chance::from_system(),
-            metrics,
-            filter: config.filter(),
-            channels: channels.map(|(name, channel)| (name.to_owned(), channel)).into(),
-            lanes: config.lanes.clone(),
-            clock,
-        })
+            retention: self.retention,
+            intake,
+            env,
+        }
+    }
+}
+
+/// An engine that runs.
+pub struct Running {
+    shutdown: CancellationToken,
+    task: JoinHandle<Result<(), RunError>>,
+}
+
+impl Running {
+    /// Lets attempts under way end, and waits for that.
+    pub async fn stop(self) -> Result<(), RunError> {
+        self.shutdown.cancel();
+        self.ended().await
     }
 
-    /// Whether somebody is to be told of what becomes of a tenant's mails. An event that nobody listens to would cost as
-    /// much as the mail.
-    pub(crate) fn tells_events(&self, tenant: &TenantName) -> bool {
-        self.lanes.contains_key(EVENTS_LANE) && !self.store.endpoints_of(tenant).is_empty()
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// If the engine did.
+    pub async fn ended(self) -> Result<(), RunError> {
+        self.task.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    }
+}
+
+impl Engine {
+    /// Takes jobs for a tenant in one durable write. Each gets its own answer: a bad one does not harm the others.
+    pub async fn submit(&self, tenant: &TenantName, new: Vec<NewJob>) -> Vec<Result<JobId, Refusal>> {
+        self.intake.submit(tenant, new).await
     }
 
-    /// A lane's policy.
-    pub fn policy(&self, lane: &LaneName) -> Result<Arc<LanePolicy>, StoreError> {
-        self.lanes.get(lane).cloned().ok_or_else(|| StoreError::UnknownLane {
-            lane: lane.to_string(),
-            known: self.lanes.keys().map(LaneName::as_str).collect::<Vec<_>>().join(", "),
-        })
+    /// Takes one job.
+    pub async fn submit_one(&self, tenant: &TenantName, new: NewJob) -> Result<JobId, Refusal> {
+        self.submit(tenant, vec![new]).await.pop().expect("one answer per job")
+    }
+
+    /// The same, where each job may have keys that make it one job however often it is handed in: the first that is
+    /// known decides.
+    pub async fn submit_once(
+        &self,
+        tenant: &TenantName,
+        new: Vec<(NewJob, Vec<Idempotency>)>,
+    ) -> Vec<Result<Taken, Refusal>> {
+        self.intake.submit_once(tenant, new).await
+    }
+
+    /// Runs every lane until `shutdown`, then lets attempts finish for at most `grace`. Whatever is cut off starts
+    /// over the next time.
+    pub async fn run(&self, shutdown: CancellationToken, grace: Duration) -> Result<(), RunError> {
+        let upkeep = tokio::spawn(upkeep::run(self.env.clone(), shutdown.clone()));
+        let ran = self.dispatch.run(shutdown, grace).await;
+        upkeep.abort();
+        // Whatever ended one lane, what the others attempted is recorded, and the rest is given back.
+        let flushed = self.env.store.flush().await;
+        let released = self.env.store.release().await;
+        ran?;
+        flushed?;
+        Ok(released?)
+    }
+
+    /// Runs it on a task of its own, until it is stopped.
+    pub fn start(self: Arc<Self>, grace: Duration) -> Running {
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        Running { shutdown, task: tokio::spawn(async move { self.run(stop, grace).await }) }
+    }
+
+    /// Where jobs are safe: look at them, pause lanes, keep keys.
+    pub fn store(&self) -> &dyn Store {
+        &*self.env.store
+    }
+
+    /// What the parts of the engine share.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Mails.
+    pub fn mail(&self) -> &Mailer {
+        &self.mail
+    }
+
+    /// Endpoints, and what waits for them.
+    pub fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
+    }
+
+    /// Questions to upstreams.
+    pub fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    /// Third-party APIs.
+    pub fn connectors(&self) -> &Connectors {
+        &self.connectors
+    }
+
+    /// How long ended jobs are kept.
+    pub fn retention(&self) -> Duration {
+        self.retention
     }
 }

@@ -1,41 +1,43 @@
-//! Entrega: an outbound gateway. Jobs go in, are made durable, and are delivered.
+//! Entrega's engine: jobs go in, are made durable, and are delivered.
 //!
 //! # Layout
 //! The way of a job:
+//! - [`submission`]: what callers hand in, with its [`content`]; [`refusal`]: why it was not taken
 //! - [`intake`]: validates, names, and has it stored; then the caller is answered
 //! - [`store`]: where it is safe; the lane machines of `entrega-core` decide what goes next
-//! - [`dispatch`]: claims it and makes an attempt
-//! - [`channel`]: how it leaves
+//! - [`dispatch`]: claims it and makes an attempt, through its [`channel`]
 //! - [`settle`]: from the outcome to what becomes of it
 //! - [`upkeep`]: retention, dead letters that leave, replays
-//! - [`events`]: what is told of a mail, and how it becomes a webhook
-//! - [`feedback`]: what is heard of a mail after it was sent, through [`sns`]
 //!
-//! Back from it: [`sns`] reads what SES tells later about the mails it took.
+//! The products, one folder each; a [`product`] says of itself what the rest must know:
+//! [`http`], [`mail`], [`webhook`], [`events`], [`proxy`], [`connector`].
 //!
-//! Beside it: [`endpoint`] says where webhooks may go, [`proxy`] what may be asked of upstreams,
-//! [`connector`] which third-party APIs there are, [`seal`] encrypts what must stay secret at rest.
-//!
-//! Around it: [`engine`] puts the parts together, [`api`] and [`cli`] let people in, [`config`] says how,
-//! [`metrics`] counts, [`clock`] and [`chance`] are the only sources of time and randomness.
+//! Around it: [`engine`] puts the parts together, [`open`] from a configuration; [`env`] is what they share;
+//! [`metrics`] counts; [`chance`] makes ids, [`seal`] encrypts what must stay [`secret`] at rest.
 
-pub mod api;
 pub mod chance;
 pub mod channel;
-pub mod cli;
-pub mod clock;
-pub mod config;
 pub mod connector;
+pub mod content;
 pub mod dispatch;
-pub mod endpoint;
 pub mod engine;
+pub mod env;
 pub mod events;
-pub mod feedback;
+pub mod http;
 pub mod intake;
+pub mod mail;
 pub mod metrics;
+pub mod open;
+pub mod product;
 pub mod proxy;
+pub mod refusal;
 pub mod seal;
+pub mod secret;
 pub mod settle;
-pub mod sns;
 pub mod store;
+pub mod submission;
 pub mod upkeep;
+pub mod webhook;
+
+pub use self::engine::{Engine, EngineParts, PRODUCTS, Running};
+pub use self::open::{EngineConfig, OpenError, StoreConfig, StoreKind};

@@ -79,7 +79,7 @@ impl Metrics {
             .expect("bucket lists are not empty")
             .build_recorder();
         let lanes = lanes.map(|lane| {
-            ProxyMetrics::of(&recorder, lane.as_str()).iter().for_each(ProxyMetrics::register);
+            ProxyMetrics::of(&recorder, lane).iter().for_each(ProxyMetrics::register);
             (lane.clone(), LaneHandles::new(&recorder, lane.as_str()))
         });
         let lanes = lanes.collect();
@@ -135,7 +135,7 @@ impl Metrics {
 
     /// What is counted of the route that a lane belongs to, if it does.
     pub fn proxy<'a>(&'a self, lane: &'a LaneName) -> Option<ProxyMetrics<'a>> {
-        ProxyMetrics::of(&self.recorder, lane.as_str())
+        ProxyMetrics::of(&self.recorder, lane)
     }
 
     /// A full lane turned a job away.

@@ -14,7 +14,7 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use serde::{Deserialize, Serialize};
 
 use crate::chance::secret_bytes;
-use crate::config::Secret;
+use crate::secret::Secret;
 
 /// The variable with the key that secrets are sealed with.
 pub const SECRET_KEY_VARIABLE: &str = "ENTREGA_SECRET_KEY";
@@ -51,7 +51,7 @@ pub enum SealError {
     File {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: std::io::Error,
     },
     /// Another key, another context, or not as it was written.
@@ -147,7 +147,7 @@ impl Seal {
 }
 
 /// Whether a text is a key.
-pub(crate) fn is_key(text: &str) -> bool {
+pub fn is_key(text: &str) -> bool {
     parse_key(text).is_some()
 }
 

@@ -5,19 +5,21 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use entrega_core::body::Body;
+use entrega_core::classify::Rule;
 use entrega_core::decide::{Attempts, Transition, decide};
-use entrega_core::email::Mailed;
 use entrega_core::excerpt::excerpt;
-use entrega_core::job::{Attempt, Body, Job, Payload};
+use entrega_core::job::{Attempt, Job};
+use entrega_core::mail::Mailed;
 use entrega_core::mask::mask_text;
-use entrega_core::outcome::{Answer, Cached, FaultKind, Lesson, Outcome, Spread};
+use entrega_core::outcome::{Answer, Cached, FanOut, FaultKind, Lesson, Outcome};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
 
-use crate::engine::Engine;
-use crate::events;
+use crate::env::Env;
 use crate::metrics::AttemptOutcome;
+use crate::product::{AttemptEnd, Products};
 use crate::store::{CacheMark, ClaimedJob, KeptAnswer, Settlement};
 
 /// An attempt that ended.
@@ -33,19 +35,31 @@ pub struct Attempted {
     pub outcome: Outcome,
 }
 
-impl Engine {
-    /// Decides what becomes of a job, and says so.
-    pub fn settlement(&self, policy: &LanePolicy, attempted: Attempted) -> Settlement {
+/// Settles attempts.
+#[derive(Clone)]
+pub struct Settler {
+    env: Env,
+    products: Products,
+}
+
+impl Settler {
+    /// For jobs of these products.
+    pub fn new(env: Env, products: Products) -> Settler {
+        Settler { env, products }
+    }
+
+    /// Decides what becomes of a job, and says so; `rules` come before those of its lane.
+    pub fn settlement(&self, policy: &LanePolicy, rules: Vec<Rule>, attempted: Attempted) -> Settlement {
         let Attempted { claimed, started_at, took, mut outcome } = attempted;
         if let Outcome::Mail(mailed) = &mut outcome {
             mailed.judge(&policy.rules);
         }
         let now = started_at + took;
-        let policy = &*self.with_rules_of(&claimed.job, policy);
+        let policy = &*with_rules(policy, rules);
         let attempts = Attempts::after(&claimed.history, claimed.attempt);
-        let transition = decide(now, policy, attempts, claimed.expires, &outcome, self.chance.roll());
+        let transition = decide(now, policy, attempts, claimed.expires, &outcome, self.env.chance.roll());
         self.report(policy, &claimed.job, attempts.counted, &transition, now, took);
-        if let Some(proxy) = self.metrics.proxy(&claimed.job.lane) {
+        if let Some(proxy) = self.env.metrics.proxy(&claimed.job.lane) {
             proxy.settled(&outcome, &transition);
         }
         let (code, reason) = match (&transition, &outcome) {
@@ -61,13 +75,22 @@ impl Engine {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = if claimed.past_breaker { Lesson::Apart } else { lesson(&outcome, &transition, now) };
         let job = claimed.job;
-        let said = said(&job, &outcome);
+        let product = self.products.find(job.payload.kind());
+        let keeps_excerpt = product.is_some_and(|product| product.keeps_excerpt);
+        let excerpt = outcome.answer().filter(|_| keeps_excerpt).and_then(|answer| excerpt(&answer.body));
         let Kept { answer, mail, mut causes } = kept(outcome, &transition);
-        attempts.push(Attempt { number: claimed.attempt, started_at, duration_ms, code, reason, mail, answer: said });
-        if let Payload::Email(email) = &job.payload
-            && self.tells_events(&job.tenant)
-        {
-            causes.push(events::of_attempt(&job, email, &attempts, &transition, now));
+        attempts.push(Attempt {
+            number: claimed.attempt,
+            started_at,
+            duration_ms,
+            code,
+            reason,
+            mail,
+            answer: excerpt,
+        });
+        if let Some(product) = product {
+            let ended = AttemptEnd { job: &job, attempts: &attempts, transition: &transition, now };
+            causes.extend((product.follow_ups)(&self.env, &ended));
         }
         Settlement {
             ticket: claimed.ticket,
@@ -82,25 +105,13 @@ impl Engine {
         }
     }
 
-    /// What a connector says of its API's answers comes before what its lane says.
-    fn with_rules_of<'a>(&self, job: &Job, policy: &'a LanePolicy) -> Cow<'a, LanePolicy> {
-        let own = match &job.payload {
-            Payload::Connector(call) => self.connectors.rules(&call.connector),
-            _ => Vec::new(),
-        };
-        match own.is_empty() {
-            true => Cow::Borrowed(policy),
-            false => Cow::Owned(LanePolicy { rules: [own, policy.rules.clone()].concat(), ..policy.clone() }),
-        }
-    }
-
     fn report(&self, policy: &LanePolicy, job: &Job, attempt: u32, transition: &Transition, now: Time, took: Duration) {
         let outcome = match transition {
             Transition::Done => AttemptOutcome::Success,
             Transition::Retry { .. } => AttemptOutcome::Retry,
             Transition::Blocked { .. } | Transition::DeadLetter { .. } => AttemptOutcome::Failed,
         };
-        self.metrics.attempt(&job.lane, attempt, outcome, took);
+        self.env.metrics.attempt(&job.lane, attempt, outcome, took);
         match transition {
             Transition::Done => {
                 tracing::debug!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
@@ -108,7 +119,7 @@ impl Engine {
             }
             Transition::Retry { at, failure } => {
                 let delay = at.since(now);
-                self.metrics.backoff(&job.lane, delay);
+                self.env.metrics.backoff(&job.lane, delay);
                 tracing::info!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt, labels = labels(job),
                     maxAttempts = policy.retry.attempts, latencyMs = took.as_millis() as u64,
                     errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = true,
@@ -120,12 +131,20 @@ impl Engine {
                     "Job blocked; an operator decides");
             }
             Transition::DeadLetter { failure } => {
-                self.metrics.dead(&job.lane);
+                self.env.metrics.dead(&job.lane);
                 tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
                     labels = labels(job), errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job moved to the dead letters");
             }
         }
+    }
+}
+
+/// What a job's own destination says of answers comes before what its lane says.
+fn with_rules(policy: &LanePolicy, own: Vec<Rule>) -> Cow<'_, LanePolicy> {
+    match own.is_empty() {
+        true => Cow::Borrowed(policy),
+        false => Cow::Owned(LanePolicy { rules: [own, policy.rules.clone()].concat(), ..policy.clone() }),
     }
 }
 
@@ -140,19 +159,6 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
     match (outcome, outcome.lesson(), transition) {
         (Outcome::Mail(_), Lesson::Slower(None), Transition::Retry { at, .. }) => Lesson::Slower(Some(at.since(now))),
         (_, lesson, _) => lesson,
-    }
-}
-
-/// What an endpoint said to a webhook: whoever looks after it can read why it was refused.
-fn said(job: &Job, outcome: &Outcome) -> Option<String> {
-    match &job.payload {
-        Payload::Webhook(_) => excerpt(&outcome.answer()?.body),
-        Payload::Http(_)
-        | Payload::Opaque(_)
-        | Payload::Email(_)
-        | Payload::Event(_)
-        | Payload::Proxy(_)
-        | Payload::Connector(_) => None,
     }
 }
 
@@ -179,12 +185,12 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
             Kept { answer: Some(KeptAnswer { cache, ..kept_answer(answer) }), ..Kept::default() }
         }
         Outcome::Mail(mailed) => Kept { mail: Some(mailed), ..Kept::default() },
-        Outcome::Spread(Spread { jobs, body }) => {
+        Outcome::FanOut(FanOut { jobs, body }) => {
             let content_type = Some("application/json".to_owned());
             let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false, cache: None };
             Kept { answer: Some(answer), causes: jobs, ..Kept::default() }
         }
-        Outcome::Answer(_) | Outcome::SwitchedOff(_) | Outcome::Fault(_) => Kept::default(),
+        Outcome::Answer(_) | Outcome::EndpointDisabled(_) | Outcome::Fault(_) => Kept::default(),
     }
 }
 

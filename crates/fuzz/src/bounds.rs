@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use entrega::clock::Clock;
+use entrega_call::Clock;
 use entrega_core::time::Time;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -17,19 +17,19 @@ const HANG: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(250);
 
 /// When an input was begun, and the input.
-type Begun = (Time, Vec<u8>);
+type RequestState = (Time, Vec<u8>);
 
 /// Looks after one run from a thread of its own.
 pub(crate) struct Watch {
     clock: Clock,
-    current: Arc<Mutex<Option<Begun>>>,
+    current: Arc<Mutex<Option<RequestState>>>,
 }
 
 impl Watch {
     /// It lives as long as the process.
     pub(crate) fn start(name: &'static str, clock: Clock) -> Watch {
         count_panics();
-        let current: Arc<Mutex<Option<Begun>>> = Arc::default();
+        let current: Arc<Mutex<Option<RequestState>>> = Arc::default();
         let (seen, watch_clock) = (current.clone(), clock.clone());
         std::thread::spawn(move || {
             loop {

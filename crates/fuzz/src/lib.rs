@@ -22,7 +22,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use entrega::clock::Clock;
+use entrega_call::Clock;
 
 use crate::bounds::{Watch, memory};
 use crate::mutate::Mutator;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::api::{ApiState, ServerLimits, hash_key, serve};
-use entrega::config::{Config, ConfigFile, ConfigSources, Options};
-use entrega::engine::Engine;
+use entrega::{Engine, EngineParts};
+use entrega_gateway::api::{ApiState, ServerLimits, hash_key, serve};
+use entrega_gateway::config::{Config, ConfigFile, ConfigSources, Options};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -67,13 +67,14 @@ impl World {
     }
 
     /// One whose engine is changed first.
-    pub(crate) fn with(change: impl FnOnce(&mut Engine)) -> World {
+    pub(crate) fn with(change: impl FnOnce(&mut EngineParts)) -> World {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let (engine, listener) = runtime.block_on(async {
-            let mut engine = Engine::open(&config(folder.path())).await.expect("the engine opens");
-            change(&mut engine);
-            (Arc::new(engine), TcpListener::bind("127.0.0.1:0").await.expect("a port"))
+            let config = config(folder.path()).engine().expect("the files are there");
+            let mut parts = EngineParts::open(config).await.expect("the engine opens");
+            change(&mut parts);
+            (Arc::new(parts.build()), TcpListener::bind("127.0.0.1:0").await.expect("a port"))
         });
         let address = listener.local_addr().expect("it listens");
         let state = ApiState::new(engine.clone(), hash_key(KEY));

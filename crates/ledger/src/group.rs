@@ -91,9 +91,9 @@ pub enum Op {
 /// What must be so for a unit to take effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When {
-    /// Where.
+    /// The table.
     pub table: Table,
-    /// Which.
+    /// The key.
     pub key: Key,
     /// What must be there.
     pub expect: Expect,
@@ -153,7 +153,7 @@ impl Unit {
 /// The right to write: applied only under this token, as number `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Whose.
+    /// The shard.
     pub shard: Shard,
     /// Under which ownership.
     pub token: Token,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use entrega::store::local::Record;
-use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE, ORDERS, REGISTRY};
+use entrega::store::local::tables::{DEAD, HISTORY, IDEMPOTENCY, JOBS, LIVE, ORDERS, REGISTRY};
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
@@ -104,7 +104,7 @@ fn bent_op(bug: Bug, op: Op) -> Option<Op> {
     let status = || letter(&value).filter(|_| table == DEAD).map(|dead| dead.status);
     match bug {
         Bug::ForgetHistory if table == HISTORY => None,
-        Bug::ForgetOnce if table == ONCE => None,
+        Bug::ForgetOnce if table == IDEMPOTENCY => None,
         Bug::ExpireSilently if table == JOBS && is_end(&value, JobState::Dropped) => Some(Op::Remove(table, key)),
         Bug::ReplayWithoutRemoving if status() == Some(DeadLetterStatus::Replayed) => None,
         Bug::ReplayUncounted if status() == Some(DeadLetterStatus::Pending) => {

@@ -6,34 +6,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega::Engine;
+use entrega::connector::ConnectorCall;
 use entrega::connector::Names;
-use entrega::engine::Engine;
-use entrega::intake::{NewJob, NotAsked, OnceKey, Question, Refusal, Taken};
+use entrega::proxy::ProxyCall;
+use entrega::proxy::{NotAsked, Question};
+use entrega::refusal::Refusal;
+use entrega::store::Idempotency;
 use entrega::store::StoreError;
-use entrega_core::job::{ConnectorCall, Payload};
+use entrega::submission::{NewJob, Taken};
 use entrega_core::name::TenantName;
-use entrega_core::time::Time;
 
 use crate::node::{Doors, House};
 use crate::plan::Wish;
 use crate::route::ROUTE;
+use crate::witness::Waiting;
 
 /// How often a caller comes back who was turned away.
 const RETURNS_MAX: u32 = 20;
 const RETURN_AFTER: Duration = Duration::from_millis(1_100);
 /// How long a caller waits for the API's answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// What may come on top of that: a store that does not answer is waited for, and time goes on in steps.
-pub const MARGIN: Duration = Duration::from_millis(1_005);
 
-/// Somebody who waits for the API's answer.
-pub struct Waiting {
-    /// The name of its request.
-    pub name: String,
-    /// Until when.
-    pub until: Time,
-    /// At which node.
-    pub node: usize,
+/// The call of a caller who waits for its answer.
+fn waiting_call(wish: &Wish) -> Option<ConnectorCall> {
+    wish.job.content.payload().read().ok().filter(|_| wish.waits)
 }
 
 /// One caller, from when it comes until it goes.
@@ -44,9 +41,9 @@ pub async fn call(house: Arc<House>, number: usize) {
         return;
     }
     life.wait_until(wish.at).await;
-    match &wish.job.payload {
-        Payload::Connector(call) if wish.waits => wait_for_answer(&house.doors, number, &wish.tenant, call).await,
-        _ => {
+    match waiting_call(wish) {
+        Some(call) => wait_for_answer(&house.doors, number, &wish.tenant, &call).await,
+        None => {
             // Whoever has a key may be impatient and come twice.
             let mut is_impatient = is_impatient(wish, number);
             for _ in 0..RETURNS_MAX {
@@ -64,12 +61,12 @@ pub async fn call(house: Arc<House>, number: usize) {
 pub async fn visit(house: &House, number: usize) -> Option<Duration> {
     let world = &house.life.world;
     let wish = &world.plan.wishes[number];
-    let again = match &wish.job.payload {
-        Payload::Connector(call) if wish.waits => {
-            wait_for_answer(&house.doors, number, &wish.tenant, call).await;
+    let again = match waiting_call(wish) {
+        Some(call) => {
+            wait_for_answer(&house.doors, number, &wish.tenant, &call).await;
             None
         }
-        _ => {
+        None => {
             let was_accepted = world.accepted.lock().contains(&number);
             let mut is_impatient = is_impatient(wish, number) && !was_accepted;
             hand_in(house, number, wish, &mut is_impatient).await
@@ -88,7 +85,7 @@ fn is_impatient(wish: &Wish, number: usize) -> bool {
 /// Hands a wish in; when it is handed in again, if it is.
 async fn hand_in(house: &House, number: usize, wish: &Wish, is_impatient: &mut bool) -> Option<Duration> {
     let (life, world) = (&house.life, &house.life.world);
-    let keys: Vec<OnceKey> = wish.key.iter().filter_map(|key| OnceKey::new(key, &[key.as_bytes()]).ok()).collect();
+    let keys: Vec<Idempotency> = wish.key.iter().filter_map(|key| Idempotency::new(key, &[key.as_bytes()])).collect();
     match ask(&house.doors, wish, &keys).await {
         None => Some(RETURN_AFTER),
         Some(Ok(taken)) => {
@@ -110,7 +107,7 @@ async fn hand_in(house: &House, number: usize, wish: &Wish, is_impatient: &mut b
 }
 
 /// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
-async fn ask(doors: &Doors, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Taken, Refusal>> {
+async fn ask(doors: &Doors, wish: &Wish, keys: &[Idempotency]) -> Option<Result<Taken, Refusal>> {
     let (life, engine) = doors.find()?;
     let asked = async {
         match question(&wish.job, keys) {
@@ -126,15 +123,15 @@ async fn ask(doors: &Doors, wish: &Wish, keys: &[OnceKey]) -> Option<Result<Take
 }
 
 /// What a wish asks of the proxy, if it does.
-fn question(job: &NewJob, keys: &[OnceKey]) -> Option<Question> {
-    let Payload::Proxy(call) = &job.payload else { return None };
-    let params = call.params.clone().into_iter().collect();
-    Some(Question { params, priority: job.priority, once: keys.first().cloned(), labels: BTreeMap::new() })
+fn question(job: &NewJob, keys: &[Idempotency]) -> Option<Question> {
+    let call: ProxyCall = job.content.payload().read().ok()?;
+    let params = call.params.into_iter().collect();
+    Some(Question { params, priority: job.priority, idempotency: keys.first().cloned(), labels: BTreeMap::new() })
 }
 
 async fn put_to(engine: &Engine, tenant: &TenantName, question: Question) -> Result<Taken, Refusal> {
-    let route = engine.route(ROUTE).expect("the route that every engine has");
-    engine.ask(tenant, route, question).await.map_err(|refused| match refused {
+    let route = engine.proxy().route(ROUTE).expect("the route that every engine has");
+    engine.proxy().ask(tenant, route, question).await.map_err(|refused| match refused {
         NotAsked::Refused(refusal) => refusal,
         other => panic!("a question that fits was not asked: {other}"),
     })
@@ -150,7 +147,7 @@ async fn wait_for_answer(doors: &Doors, number: usize, tenant: &TenantName, call
     let result = tokio::select! {
         biased;
         () = life.died() => return,
-        result = engine.connectors.send(tenant, call, names, life.clock.instant(now + PATIENCE)) => result,
+        result = engine.connectors().send(tenant, call, names, life.clock.instant(now + PATIENCE)) => result,
     };
     let waiting = Waiting { name, until, node: life.number() };
     life.world.witness.lock().waited(life.clock.now(), &waiting, &result);

@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use entrega::channel::Channel;
+use entrega::mail::Mail;
 use entrega::store::ClaimedJob;
-use entrega_core::email::{MailRefusal, Mailed, Recipient};
-use entrega_core::job::Payload;
+use entrega::webhook::WEBHOOK;
+use entrega_core::mail::{MailRefusal, Mailed, Recipient};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome, Protocol};
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use crate::life::Life;
 
 /// The way out of every simulated lane.
+#[derive(Clone)]
 pub struct Destination {
     /// The life that calls it.
     pub life: Arc<Life>,
@@ -93,12 +95,12 @@ impl Channel for Destination {
         if let Mood::AsksForPatience(length) = mood {
             life.world.witness.lock().asked(job, life.clock.now() + length);
         }
-        if matches!(job.job.payload, Payload::Webhook(_)) {
+        if job.job.payload.kind() == WEBHOOK.name {
             life.world.witness.lock().troubles.events += 1;
         }
-        match &job.job.payload {
-            Payload::Email(email) => mailed(&email.to[0].address, &mood),
-            _ => outcome(&mood),
+        match job.job.payload.read::<Mail>() {
+            Ok(mail) => mailed(&mail.to[0].address, &mood),
+            Err(_) => outcome(&mood),
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Place {
     Waiting,
     /// It waits for somebody.
     Blocked {
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
     /// It ended.

@@ -13,7 +13,6 @@ use entrega::store::local::Record;
 use entrega::store::local::tables::{DEAD, HISTORY, JOBS, LIVE, ORDERS, REGISTRY};
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
-use entrega_core::time::Time;
 use entrega_ledger::{
     Applied, Beats, Group, Health, HeapLedger, InboxEntry, Key, Ledger, LedgerError, Op, Owning, Room, Rows, Scan,
     Shard, Table, Token, Unit, Verdict,
@@ -24,10 +23,6 @@ use tokio::sync::broadcast;
 use crate::bug::Bug;
 use crate::disk::Change;
 use crate::life::Life;
-
-/// Groups that were sent, given up by whoever sent them, and arrive later all the same.
-#[derive(Default)]
-pub struct Late(Mutex<Vec<(Time, Vec<Group>)>>);
 
 /// The ledger as one process reaches it.
 pub struct SimLedger {

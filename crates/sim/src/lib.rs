@@ -18,33 +18,25 @@
 //! - `bug`: rules that are broken on purpose, to see that somebody notices; `bent`: those of the ledger, `bent_nodes`: of
 //!   one that nodes share
 
-mod answers;
 mod api;
 mod bent;
 mod bent_nodes;
-mod breakers;
 mod bug;
 mod caller;
+mod connector;
 mod destination;
 mod disk;
 mod drift;
-mod events;
-mod hands;
 mod ledger;
 mod life;
 mod node;
 mod nodes;
 mod operator;
-mod orders;
-mod outside;
-mod passes;
 mod plan;
 mod pulse;
 mod rewind;
 mod route;
 mod run;
-mod seen;
-mod starts;
 mod store;
 mod troubles;
 mod turns;

@@ -7,21 +7,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use entrega::clock::Clock;
 use entrega::store::{ClaimedJob, ReplayStatus};
+use entrega_call::Clock;
 use entrega_core::id::JobId;
 use entrega_core::time::Time;
-use entrega_ledger::HeapLedger;
+use entrega_ledger::{Group, HeapLedger};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
 use crate::drift::Drift;
-use crate::ledger::Late;
-use crate::operator::Stage;
 use crate::plan::{End, Plan};
-use crate::witness::Witness;
+use crate::witness::{Attempting, Witness};
+
+/// Groups that were sent, given up by whoever sent them, and arrive later all the same.
+#[derive(Default)]
+pub struct Late(pub Mutex<Vec<(Time, Vec<Group>)>>);
+
+/// How far an order got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nobody was answered yet.
+    Open,
+    /// The lane is paused and waits to be resumed.
+    Paused,
+    /// Done with.
+    Over,
+}
 
 /// More points than any life needs by far.
 const POINTS_MAX: u64 = 200_000;
@@ -107,15 +120,6 @@ struct Brink {
     attempt: Mutex<Option<Attempting>>,
 }
 
-/// An attempt that was begun.
-#[derive(Clone, Copy, Debug)]
-pub struct Attempting {
-    /// The job.
-    pub id: JobId,
-    /// The number of its claim.
-    pub claim: u64,
-}
-
 impl Life {
     /// One that begins at a moment.
     pub fn new(world: &Arc<World>, start: Time, drift: Drift, end: Option<End>) -> Life {
@@ -125,7 +129,7 @@ impl Life {
         };
         Life {
             world: world.clone(),
-            clock: Clock::of_runtime(drift.shown(start)),
+            clock: Clock::starting_at(drift.shown(start)),
             node: None,
             drift,
             points: AtomicU64::new(0),

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::chance::Chance;
-use entrega::channel::Channel;
-use entrega::channel::connector::ConnectorChannel;
-use entrega::channel::event::EventChannel;
-use entrega::channel::proxy::ProxyChannel;
-use entrega::connector::CONNECTOR_CHANNEL;
 use entrega::dispatch::RunError;
-use entrega::engine::Engine;
-use entrega::proxy::PROXY_CHANNEL;
+use entrega::env::Env;
+use entrega::mail::MAIL;
 use entrega::store::StoreError;
+use entrega::webhook::WEBHOOK;
+use entrega::{Engine, EngineParts};
 use entrega_call::Client;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -80,24 +77,17 @@ pub async fn live_on(house: Arc<House>) {
 }
 
 fn engine(life: &Arc<Life>, store: &Arc<WatchedStore>) -> Arc<Engine> {
-    let lanes = life.world.plan.lanes.clone();
-    let destination: Arc<dyn Channel> = Arc::new(Destination { life: life.clone() });
-    let event: Arc<dyn Channel> = Arc::new(EventChannel::new(store.clone(), life.clock.clone()));
-    let routes = Arc::new(routes(life.world.plan.keeping));
-    let upstream = Client::over(Arc::new(Upstream { life: life.clone() }));
-    let proxy = ProxyChannel::new(upstream, store.clone(), life.clock.clone(), routes.clone());
-    let chance = Chance::from_seed(life.world.rng.lock().u64(..));
-    let engine = Engine { chance, routes, ..Engine::over(store.clone(), life.clock.clone(), lanes) };
-    let connectors = Arc::new(api::connectors(life, &engine));
-    let connector = ConnectorChannel::new(connectors.clone(), life.clock.clone());
-    let channels: [(&str, Arc<dyn Channel>); 6] = [
-        (CONNECTOR_CHANNEL, Arc::new(connector)),
-        (PROXY_CHANNEL, Arc::new(proxy)),
-        ("simulated", destination.clone()),
-        ("email", destination.clone()),
-        ("webhook", destination),
-        ("event", event),
-    ];
-    let channels = channels.map(|(name, channel)| (name.to_owned(), channel)).into();
-    Arc::new(Engine { connectors, channels, ..engine })
+    let parts = EngineParts::over(store.clone(), life.clock.clone(), life.world.plan.lanes.clone());
+    let chance = Arc::new(Chance::from_seed(life.world.rng.lock().u64(..)));
+    let parts = EngineParts {
+        env: Env { chance, ..parts.env.clone() },
+        client: Client::over(Arc::new(Upstream { life: life.clone() })),
+        connector_client: api::client(life),
+        routes: routes(life.world.plan.keeping),
+        connectors: vec![api::connector(life)],
+        ..parts
+    };
+    let destination = Destination { life: life.clone() };
+    let parts = parts.channel("simulated", destination.clone()).channel(MAIL.name, destination.clone());
+    Arc::new(parts.channel(WEBHOOK.name, destination).build())
 }

@@ -3,6 +3,8 @@
 //! each until all its tasks wait. One that stalls is not polled, wherever its tasks are, and finds later how late it is;
 //! one that is killed goes with its runtime and every task in it.
 
+mod outside;
+
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +14,9 @@ use entrega_core::time::Time;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use self::outside::Outside;
 use crate::life::{Life, World};
 use crate::node::{self, Doors, House};
-use crate::outside::Outside;
 use crate::plan::{End, NodePlan, START};
 use crate::pulse::Pulse;
 use crate::rewind::Rewinder;

@@ -15,7 +15,7 @@ use entrega_core::job::JobState;
 use entrega_core::name::LaneName;
 
 use crate::disk::{Disk, Place, Record};
-use crate::life::Life;
+use crate::life::{Life, Stage};
 use crate::plan::Order;
 use crate::store::WatchedStore;
 
@@ -28,16 +28,12 @@ pub const CAREFUL_PER_SEC: u32 = 1;
 const RETURNS_MAX: u32 = 40;
 const RETURN_AFTER: Duration = Duration::from_millis(300);
 
-/// How far an order got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Nobody was answered yet.
-    Open,
-    /// The lane is paused and waits to be resumed.
-    Paused,
-    /// Done with.
-    Over,
-}
+/// By then everything must have ended, so long after the world has healed.
+const PATIENCE: Duration = Duration::from_secs(240);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Longer than any breaker stays open or waits for a probe: whoever has proxied jobs replayed before that is told so at
+/// once, and a job can be replayed a few times only.
+const BREAKERS_REST: Duration = Duration::from_secs(4);
 
 /// Sees to one order of the plan.
 pub async fn operate(life: Arc<Life>, store: Arc<WatchedStore>, number: usize) {
@@ -95,6 +91,7 @@ pub async fn resume_all(life: &Life, store: &WatchedStore) {
 async fn cancel(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.jobs.values().filter(|record| has_not_ended(record)).map(|it| it.job.id).collect();
     let Some(id) = pick(life, open) else { return };
+    let rewinds = life.world.witness.lock().troubles.rewinds;
     let answer = insist(life, || async {
         let reason = reason(life, "an operator said so");
         let cancelled = store.cancel(id, &reason).await;
@@ -106,6 +103,8 @@ async fn cancel(life: &Life, store: &WatchedStore) {
     life.hurry_crash(2);
     let mut witness = life.world.witness.lock();
     witness.note(life.clock.now(), format_args!("cancelled {id}: {}", answer.is_some()));
+    // What was done before the ledger lost its last writes may be lost with them, while its answer was on its way.
+    let answer = answer.filter(|_| witness.troubles.rewinds == rewinds);
     let Some(view) = answer else {
         witness.troubles.not_cancelled += 1;
         return;
@@ -123,6 +122,7 @@ async fn cancel(life: &Life, store: &WatchedStore) {
 async fn discard(life: &Life, store: &WatchedStore) {
     let open = |disk: &Disk| disk.dead.values().filter(|it| it.status.is_open()).map(|it| it.job_id).collect();
     let Some(id) = pick(life, open) else { return };
+    let rewinds = life.world.witness.lock().troubles.rewinds;
     let answer = insist(life, || async {
         let reason = reason(life, "an operator gave it up");
         let discarded = store.discard(id, &reason).await;
@@ -134,7 +134,7 @@ async fn discard(life: &Life, store: &WatchedStore) {
     life.hurry_crash(2);
     let mut witness = life.world.witness.lock();
     witness.note(life.clock.now(), format_args!("discarded {id}: {}", answer.is_some()));
-    match answer {
+    match answer.filter(|()| witness.troubles.rewinds == rewinds) {
         Some(()) => {
             witness.troubles.discarded += 1;
             witness.orders.discarded(id);
@@ -244,4 +244,35 @@ async fn unblock(life: &Life, store: &WatchedStore) -> u32 {
         count += u32::from(insist(life, || store.unblock(id)).await.is_some());
     }
     count
+}
+
+/// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
+pub async fn settle_down(life: &Life, store: &WatchedStore) {
+    let world = &life.world;
+    life.wait_until(world.plan.heal_at).await;
+    let deadline = world.plan.heal_at + PATIENCE;
+    let mut helped = Vec::new();
+    if world.plan.loses_writes() {
+        resume_all(life, store).await;
+    }
+    while life.moment() < deadline && world.witness.lock().is_content() {
+        life.wait(LOOK_EVERY).await;
+        if world.is_busy() {
+            continue;
+        }
+        // A replay passes over what died later than it was asked for, and after a clock was set back, what died before
+        // that may look so: whoever still sees dead letters then asks again.
+        let newest = world.disk.lock().newest_dead();
+        let died = match helped.last() {
+            None => life.clock.now(),
+            Some(last) => match newest {
+                Some(died) if died >= *last => died,
+                _ => return,
+            },
+        };
+        life.wait(died.since(life.clock.now()).max(BREAKERS_REST)).await;
+        let replay = format!("all {}", helped.len());
+        helped.push(life.clock.now());
+        help(life, store, &replay, CAREFUL_PER_SEC).await;
+    }
 }

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::events::{EVENTS_LANE, WEBHOOK_LANE};
-use entrega::intake::NewJob;
+use entrega::events::EVENTS_LANE;
 use entrega::store::ConnectorLimits;
+use entrega::submission::NewJob;
+use entrega::webhook::WEBHOOK_LANE;
 use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
@@ -23,12 +24,14 @@ use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, Thrott
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
-use crate::api::{self, CONNECTOR_LANE};
+use crate::connector::{self, CONNECTOR_LANE};
 use crate::drift::Drift;
 use crate::route::{Keeping, PROXY_LANE};
 
 pub use self::nodes::{Cast, NodePlan, NodesPlan};
 
+/// The name of every endpoint there is.
+pub const HOOK: &str = "hook";
 /// When every run begins.
 pub const START: Time = Time::from_millis(1_700_000_000_000);
 /// How long things go wrong.
@@ -73,9 +76,9 @@ pub enum End {
 pub struct Wish {
     /// When it comes.
     pub at: Time,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
-    /// What.
+    /// The job.
     pub job: NewJob,
     /// Makes it one job however often it is handed in.
     pub key: Option<String>,
@@ -183,7 +186,7 @@ impl Plan {
         let early_replay = rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS)));
         Plan {
             lanes: lanes(rng),
-            limits: api::limits(rng),
+            limits: connector::limits(rng),
             keeping: Keeping { fresh: ms(rng.u64(300..2_500)), stale: ms(rng.u64(2_000..6_000)) },
             wishes,
             ends,
@@ -285,8 +288,8 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
     let mail = LanePolicy {
         channel: "email".into(),
         throttle: throttle(rng, Scope::Lane),
-        rules: LanePolicy::email().rules,
-        dialect: LanePolicy::email().dialect,
+        rules: LanePolicy::mail().rules,
+        dialect: LanePolicy::mail().dialect,
         ..base.clone()
     };
     let events = LanePolicy { timeout: ms(1_000), ..LanePolicy::events() };

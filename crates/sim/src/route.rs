@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use entrega::proxy::ProxyCall;
 use entrega::proxy::{CachePolicy, Param, ParamKind, Route, Routes, Template};
-use entrega_core::job::{Job, Payload};
+use entrega_core::job::Job;
 use entrega_core::name::LaneName;
 
 /// The name of the route.
@@ -43,10 +44,10 @@ pub fn routes(keeping: Keeping) -> Routes {
 }
 
 /// What a job asks, if it asks anything.
-pub fn question(job: &Job) -> Option<&str> {
-    match &job.payload {
-        Payload::Proxy(call) => call.params.get(PARAM).map(String::as_str),
-        _ => None,
+pub fn question(job: &Job) -> Option<String> {
+    match job.payload.read::<ProxyCall>() {
+        Ok(mut call) => call.params.remove(PARAM),
+        Err(_) => None,
     }
 }
 

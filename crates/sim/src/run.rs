@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use entrega::store::local::tables::TABLES;
 use entrega_core::time::Time;
@@ -15,23 +14,15 @@ use crate::bug::Bug;
 use crate::caller;
 use crate::disk::Disk;
 use crate::drift::Drift;
-use crate::ledger::Late;
-use crate::life::{Life, World};
+use crate::life::{Late, Life, Stage, World};
 use crate::node::{self, Doors, House};
 use crate::nodes;
-use crate::operator::{self, CAREFUL_PER_SEC, Stage};
+use crate::operator;
 use crate::plan::{Cast, End, Plan, START};
 use crate::pulse::Pulse;
 use crate::store::WatchedStore;
 use crate::troubles::Troubles;
 use crate::witness::{Violation, Witness};
-
-/// By then everything must have ended, so long after the world has healed.
-const PATIENCE: Duration = Duration::from_secs(240);
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Longer than any breaker stays open or waits for a probe: whoever has proxied jobs replayed before that is told so at
-/// once, and a job can be replayed a few times only.
-const BREAKERS_REST: Duration = Duration::from_secs(4);
 
 /// What came of a run.
 #[derive(Debug)]
@@ -167,7 +158,7 @@ async fn wait_for_end(life: &Life, store: &WatchedStore, end: Option<End>) {
     match end {
         Some(End::Stop { after } | End::CutStop { after, .. }) => life.wait(after).await,
         // A life that was to be killed and was not goes on to the end like the last.
-        _ => settle_down(life, store).await,
+        _ => operator::settle_down(life, store).await,
     }
 }
 
@@ -184,36 +175,5 @@ async fn cut_short(life: &Life, shutdown: &CancellationToken, pulse: &Arc<Pulse>
     pulse.clone().stop(polls).await;
     if life.moment() >= life.world.plan.heal_at {
         std::future::pending::<()>().await;
-    }
-}
-
-/// Waits until everything has ended, has what died replayed and what is blocked unblocked, and waits again.
-pub async fn settle_down(life: &Life, store: &WatchedStore) {
-    let world = &life.world;
-    life.wait_until(world.plan.heal_at).await;
-    let deadline = world.plan.heal_at + PATIENCE;
-    let mut helped = Vec::new();
-    if world.plan.loses_writes() {
-        operator::resume_all(life, store).await;
-    }
-    while life.moment() < deadline && world.witness.lock().is_content() {
-        life.wait(LOOK_EVERY).await;
-        if world.is_busy() {
-            continue;
-        }
-        // A replay passes over what died later than it was asked for, and after a clock was set back, what died before
-        // that may look so: whoever still sees dead letters then asks again.
-        let newest = world.disk.lock().newest_dead();
-        let died = match helped.last() {
-            None => life.clock.now(),
-            Some(last) => match newest {
-                Some(died) if died >= *last => died,
-                _ => return,
-            },
-        };
-        life.wait(died.since(life.clock.now()).max(BREAKERS_REST)).await;
-        let replay = format!("all {}", helped.len());
-        helped.push(life.clock.now());
-        operator::help(life, store, &replay, CAREFUL_PER_SEC).await;
     }
 }

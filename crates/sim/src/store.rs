@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use entrega::events::Published;
 use entrega::store::local::{ClusterOptions, LocalOptions, LocalStore, WriterOn};
 use entrega::store::{
     ChangeError, ClaimBatch, Endpoint, EndpointOrigin, EndpointRegistry as _, JobFilter, JobStore, JobView, LaneView,
@@ -22,9 +23,10 @@ use entrega::store::{
 };
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
-use entrega_core::job::{JobState, Payload};
+use entrega_core::job::JobState;
 use entrega_core::lane::{Explanation, Gate};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use parking_lot::Mutex;
@@ -33,11 +35,9 @@ use tokio::sync::Notify;
 use crate::bug::Bug;
 use crate::ledger::SimLedger;
 use crate::life::Life;
-use crate::plan::{START, listening};
+use crate::plan::{HOOK, START, listening};
 use crate::witness::By;
 
-/// The name of every endpoint there is.
-pub const HOOK: &str = "hook";
 /// What a planted bug does too late, it does after this.
 const SOON: Duration = Duration::from_millis(20);
 /// Longer than a run.
@@ -134,10 +134,11 @@ impl WatchedStore {
             }
         }
         for cause in settlement.causes.iter_mut().filter(|_| self.has(Bug::DoubleEventNumber)) {
-            if let Payload::Event(event) = &mut cause.payload {
+            if let Ok(Published(mut event)) = cause.payload.read() {
                 let text = String::from_utf8_lossy(&event.body.0);
                 let text = text.replace("\"sequenceNumber\":2", "\"sequenceNumber\":1");
                 event.body.0 = text.into_bytes().into();
+                cause.payload = Payload::of(&Published(event));
             }
         }
     }
@@ -186,8 +187,8 @@ impl JobStore for WatchedStore {
         Ok(taken)
     }
 
-    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
-        self.inner.job_once(tenant, key).await
+    async fn job_by_key(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
+        self.inner.job_by_key(tenant, key).await
     }
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {

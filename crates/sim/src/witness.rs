@@ -7,11 +7,19 @@
 //! - here: the way of a job; `attempts`: what reaches destinations, and what comes of it; `proxy`: questions and answers;
 //!   `api`: calls through the connector; `nodes`: who owns what; `rewind`: what a ledger lost
 
+mod answers;
 mod api;
 mod attempts;
+mod breakers;
+mod events;
+mod hands;
 mod nodes;
+mod orders;
+pub mod passes;
 mod proxy;
 mod rewind;
+mod seen;
+mod starts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,16 +34,18 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 
-use crate::answers::Answers;
-use crate::breakers::Breakers;
+use self::answers::Answers;
+pub use self::api::Waiting;
+use self::breakers::Breakers;
+use self::hands::Hands;
+pub use self::nodes::Attempting;
+use self::orders::Orders;
+use self::passes::Passes;
+use self::seen::Seen;
+use self::starts::Starts;
 use crate::disk::{Change, Disk, Place, Record};
 use crate::drift::Drift;
-use crate::hands::Hands;
-use crate::orders::Orders;
-use crate::passes::Passes;
 use crate::plan::{End, NO_LIMIT, Plan, START};
-use crate::seen::Seen;
-use crate::starts::Starts;
 use crate::troubles::Troubles;
 use crate::turns::Turns;
 
@@ -458,7 +468,7 @@ impl Witness {
         }
         let told = self.jobs.iter().filter(|(id, _)| !self.rewound.has_lost(**id));
         let told: Vec<_> = told.map(|(id, seen)| (*id, seen.told)).collect();
-        if let Err(detail) = crate::events::check_gapless(disk, &told) {
+        if let Err(detail) = events::check_gapless(disk, &told) {
             self.break_promise("events_gapless", detail);
         }
     }

@@ -11,7 +11,7 @@ const SEVERAL: u64 = 120;
 /// Seeds of several nodes over a ledger that loses writes.
 const REWOUND: u64 = 60;
 /// A planted bug that is not seen by then is not seen.
-const SEEDS_TO_CATCH: u64 = 500;
+const SEEDS_TO_CATCH: u64 = 1_000;
 
 /// Who notices which bug. The same table is in `docs/guarantees.md`.
 const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len() - CAUGHT_REWOUND.len()] = [

@@ -3,7 +3,7 @@
 //! Never: looks into a body that no secret of ours has signed.
 //!
 //! ```sh
-//! WEBHOOK_SECRET=whsec_… PORT=8000 cargo run -p entrega-core --example receiver
+//! WEBHOOK_SECRET=whsec_… PORT=8000 cargo run -p entrega-receiver
 //! ```
 //!
 //! `WEBHOOK_SECRET` may hold several secrets with spaces between them, for the time of a rotation. An event whose
@@ -244,7 +244,8 @@ pub fn shown(event: &Event) -> String {
     .to_string()
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Reads the environment, and receives until it is ended.
+pub fn main() -> Result<(), Box<dyn Error>> {
     let number = |name: &str, default: u64| std::env::var(name).map_or(Ok(default), |text| text.parse());
     let secrets = std::env::var("WEBHOOK_SECRET").unwrap_or_default();
     let secrets = secrets.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<WebhookSecret>, _>>()?;

@@ -7,8 +7,10 @@
 //!
 //! # Layout
 //! `source` splits a file into code and comments, `size`, `words` and `time`
-//! are rules about one file, `reach` is the rule about files nobody names.
+//! are rules about one file, `reach` is the rule about files nobody names,
+//! `circles` the one about modules that import each other.
 
+mod circles;
 mod reach;
 mod size;
 mod source;
@@ -76,6 +78,7 @@ fn findings(sources: &[Source]) -> Vec<Finding> {
         findings.extend(RUST_RULES.iter().flat_map(|rule| rule(source)));
     }
     findings.extend(reach::unreached(sources));
+    findings.extend(circles::circles(sources));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
 }

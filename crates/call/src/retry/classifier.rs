@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_core::classify::{Dialect, Rule, Statuses, Verdict, classify_facts};
+use entrega_core::classify::{Rule, Statuses, Verdict, classify_facts};
+use entrega_core::dialect::Dialect;
 use entrega_core::outcome::{Facts, Lesson, Protocol};
 use entrega_core::rate_limit::RateLimit;
 use entrega_core::time::Time;

@@ -94,7 +94,7 @@ pub struct Explanation {
 /// One tenant in one lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantFigures {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantName,
     /// When one of its jobs last started.
     pub last_processed_at: Option<Time>,

@@ -70,7 +70,7 @@ impl GateKind {
 /// A gate that is shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Which.
+    /// The gate.
     pub gate: GateKind,
     /// Until when, where that is known.
     pub until: Option<Time>,

@@ -67,9 +67,9 @@ pub enum Admission {
 /// A job that left the lane while waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Which.
+    /// Its id.
     pub id: JobId,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
     /// How urgent it was.
     pub priority: Priority,
@@ -87,11 +87,11 @@ pub struct Ticket {
 /// A job to attempt now.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// Which.
+    /// Its id.
     pub id: JobId,
     /// For its settlement.
     pub ticket: Ticket,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
     /// The number of this attempt, from 1.
     pub attempt: u32,

@@ -1,4 +1,4 @@
-//! What lets us in: a token, a name and a password, or a header of the API's own.
+//! Credentials: a token, a name and a password, or a header of the API's own.
 //! Invariant: its text form is JSON, and is only ever kept sealed.
 //! Never: shows a secret.
 
@@ -6,10 +6,9 @@ use std::fmt;
 
 use entrega_call::{BadCredentials, Credentials};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-/// What lets us in.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The credentials of a connector.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Auth {
     /// `Authorization: Bearer …`.

@@ -1,14 +1,15 @@
-//! Connectors: third-party APIs with their base URL, what lets us in, and their limits.
+//! Connectors: third-party APIs with their base URL, their credentials and their limits.
 //! Invariant: whoever waits and whatever is a job call an API through the same gates, and over all nodes that share the
 //! store; no request leaves the base URL.
 //! Never: shows a credential.
 //!
 //! # Layout
-//! - here: what a connector is, and where it is found; `auth`: what lets us in
+//! - here: what a connector is, and where it is found; `auth`: its credentials
 //! - `gate`: its limits, as the store keeps them; `watch`: what is counted of its calls
-//! - `request`: one request through it
+//! - `request`: one request through it; `channel`: a job's
 
 mod auth;
+mod channel;
 mod gate;
 mod request;
 mod watch;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_call::{
-    AddressFilter, ApiClient, ApiClientError, ApiConfig, BadBaseUrl, BaseUrl, BudgetGate, Chance, Client, Clock, Gates,
-    Retrier, RetryPolicy, Rules, SharedTurns, ThrottleGate,
+    AddressFilter, ApiClient, ApiClientError, ApiConfig, BadBaseUrl, BadCredentials, BaseUrl, BudgetGate, Client,
+    Gates, Retrier, RetryPolicy, Rules, SharedTurns, ThrottleGate,
 };
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::classify::Rule;
@@ -30,16 +31,22 @@ use entrega_core::time::Time;
 use parking_lot::Mutex;
 
 pub use self::auth::{Auth, BadAuth};
-pub use self::request::{Failed, Names, Replied};
+pub use self::channel::ConnectorChannel;
+pub use self::request::{ConnectorCall, Failed, Names, Replied};
 
 use self::gate::StoreGate;
 use self::watch::Watch;
-use crate::metrics::Metrics;
+use crate::env::Env;
+use crate::product::Product;
 use crate::seal::{Seal, SealError};
-use crate::store::{ConnectorLimits, GateName, OnThrottleTimeout, Store, StoredConnector};
+use crate::store::{ConnectorLimits, GateName, OnThrottleTimeout, StoreError, StoredConnector};
 
-/// The channel of connector lanes.
-pub const CONNECTOR_CHANNEL: &str = "connector";
+/// Requests to third-party APIs.
+pub const CONNECTOR: Product = Product::new::<ConnectorCall>(LanePolicy::connector, |_| {
+    "takes requests to connectors; make one with POST /v1/connectors/{id}/requests".into()
+});
+/// The lane of connectors that have none of their own.
+pub const CONNECTOR_LANE: &str = "connector";
 /// What the lanes of configured connectors begin with; the others share the lane before the colon.
 pub const LANE_PREFIX: &str = "connector:";
 /// Characters of a connector's name.
@@ -56,7 +63,7 @@ pub struct Connector {
     pub id: String,
     /// Where it begins, as it was written.
     pub base_url: String,
-    /// What lets us in.
+    /// Its credentials.
     pub auth: Option<Auth>,
     /// Who may use it; everybody if `None`.
     pub tenant: Option<TenantName>,
@@ -102,70 +109,81 @@ pub enum ConnectorError {
     /// There is none of that name, or none for this tenant.
     #[error("there is no connector '{id}'")]
     Unknown {
-        /// Which.
+        /// Its id.
         id: String,
     },
-    /// What lets us in cannot be opened.
+    /// Its credentials cannot be opened.
     #[error("the credentials of connector '{id}' cannot be opened: {source}")]
     Sealed {
-        /// Which.
+        /// Its id.
         id: String,
-        /// Why.
+        /// What went wrong.
         source: SealError,
     },
     /// It was kept by another program, or may not be called any more.
     #[error("connector '{id}' cannot be called: {reason}")]
     Unfit {
-        /// Which.
+        /// Its id.
         id: String,
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
+}
+
+/// Why a connector could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PutConnectorError {
+    /// Something about it is wrong.
+    #[error("{field}: must be {source}")]
+    Invalid {
+        /// Which field.
+        field: &'static str,
+        /// What would be right.
+        source: BadConnector,
+    },
+    /// Its credentials cannot stand in a header.
+    #[error("auth: {0}")]
+    Auth(#[from] BadCredentials),
+    /// Its place is in the configuration.
+    #[error("this connector is from the configuration: change it there and start again")]
+    Configured,
+    /// There is none of this name.
+    #[error("there is no connector with this id")]
+    Unknown,
+    /// Its credentials could not be sealed.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// A client, and for which state of its connector it was made.
 type Made = (Option<Time>, ApiClient);
 
-/// What calls need of the world.
-pub struct Outside {
-    /// Connections that all connectors share.
-    pub client: Client,
-    /// What may be called.
-    pub filter: AddressFilter,
-    /// Time.
-    pub clock: Clock,
-    /// Chance.
-    pub chance: Chance,
-}
-
-impl Outside {
-    /// The system's time and chance.
-    pub fn new(client: Client, filter: AddressFilter) -> Outside {
-        Outside { client, filter, clock: Clock::system(), chance: Chance::from_system() }
-    }
-}
-
 /// All connectors: those of the configuration, and those that the store keeps.
 pub struct Connectors {
     configured: BTreeMap<String, Arc<Connector>>,
-    store: Arc<dyn Store>,
+    env: Env,
     seal: Arc<Seal>,
-    outside: Outside,
-    metrics: Arc<Metrics>,
+    /// Connections that all connectors share.
+    client: Client,
+    /// What may be called.
+    filter: AddressFilter,
     clients: Mutex<HashMap<String, Made>>,
 }
 
 impl Connectors {
-    /// Those of the configuration, and those that this store keeps.
+    /// Those of the configuration, and those that the store keeps.
     pub fn new(
         configured: Vec<Connector>,
-        store: Arc<dyn Store>,
+        env: Env,
         seal: Arc<Seal>,
-        outside: Outside,
-        metrics: Arc<Metrics>,
+        client: Client,
+        filter: AddressFilter,
     ) -> Connectors {
         let configured = configured.into_iter().map(|connector| (connector.id.clone(), Arc::new(connector)));
-        Connectors { configured: configured.collect(), store, seal, outside, metrics, clients: Mutex::default() }
+        Connectors { configured: configured.collect(), env, seal, client, filter, clients: Mutex::default() }
     }
 
     /// Whether the configuration says what it is.
@@ -178,14 +196,50 @@ impl Connectors {
         if let Some(connector) = self.configured.get(id) {
             return Ok((connector.clone(), None));
         }
-        let stored = self.store.connector(id).ok_or_else(|| ConnectorError::Unknown { id: id.to_owned() })?;
+        let stored = self.env.store.connector(id).ok_or_else(|| ConnectorError::Unknown { id: id.to_owned() })?;
         Ok((Arc::new(self.opened(&stored)?), Some(stored.updated_at)))
     }
 
-    /// All of them, by name; one that cannot be opened is shown without what lets us in.
+    /// Sets a connector up, or changes the one that is there; whether it is new. Without `auth` the one that is there
+    /// keeps its own.
+    pub async fn put(&self, connector: Connector) -> Result<bool, PutConnectorError> {
+        let Connector { id, base_url, auth, tenant, limits, rules } = connector;
+        check_id(&id).map_err(|source| PutConnectorError::Invalid { field: "id", source })?;
+        if self.is_configured(&id) {
+            return Err(PutConnectorError::Configured);
+        }
+        check_base_url(&self.filter, &base_url)
+            .map_err(|source| PutConnectorError::Invalid { field: "baseUrl", source })?;
+        let kept = self.env.store.connector(&id);
+        let auth = match auth {
+            None => kept.as_ref().and_then(|kept| kept.auth.clone()),
+            Some(auth) => {
+                auth.credentials()?;
+                Some(self.seal.seal(&auth.write(), &StoredConnector::context(&id))?)
+            }
+        };
+        let now = self.env.clock.now();
+        let created_at = kept.as_ref().map_or(now, |kept| kept.created_at);
+        let stored = StoredConnector { id, base_url, auth, tenant, limits, rules, created_at, updated_at: now };
+        self.env.store.put_connector(stored).await?;
+        Ok(kept.is_none())
+    }
+
+    /// Forgets a connector.
+    pub async fn remove(&self, id: &str) -> Result<(), PutConnectorError> {
+        if self.is_configured(id) {
+            return Err(PutConnectorError::Configured);
+        }
+        match self.env.store.remove_connector(id).await? {
+            true => Ok(()),
+            false => Err(PutConnectorError::Unknown),
+        }
+    }
+
+    /// All of them, by name; one that cannot be opened is shown without its credentials.
     pub fn all(&self) -> Vec<(Connector, Option<Time>)> {
         let mut all: BTreeMap<String, (Connector, Option<Time>)> = BTreeMap::new();
-        for stored in self.store.connectors() {
+        for stored in self.env.store.connectors() {
             let shown = Connector { auth: None, ..plain(&stored) };
             all.insert(stored.id.clone(), (self.opened(&stored).unwrap_or(shown), Some(stored.updated_at)));
         }
@@ -206,7 +260,7 @@ impl Connectors {
     pub fn rules(&self, id: &str) -> Vec<Rule> {
         match self.configured.get(id) {
             Some(connector) => connector.rules.clone(),
-            None => self.store.connector(id).map(|stored| stored.rules.clone()).unwrap_or_default(),
+            None => self.env.store.connector(id).map(|stored| stored.rules.clone()).unwrap_or_default(),
         }
     }
 
@@ -214,7 +268,7 @@ impl Connectors {
     pub fn on_throttle_timeout(&self, id: &str) -> OnThrottleTimeout {
         let limits = match self.configured.get(id) {
             Some(connector) => Some(connector.limits.clone()),
-            None => self.store.connector(id).map(|stored| stored.limits.clone()),
+            None => self.env.store.connector(id).map(|stored| stored.limits.clone()),
         };
         limits.unwrap_or_default().on_throttle_timeout
     }
@@ -237,39 +291,37 @@ impl Connectors {
 
     fn make(&self, connector: &Connector) -> Result<ApiClient, ConnectorError> {
         let unfit = |reason: String| ConnectorError::Unfit { id: connector.id.clone(), reason };
-        let base_url =
-            check_base_url(&self.outside.filter, &connector.base_url).map_err(|error| unfit(error.to_string()))?;
+        let base_url = check_base_url(&self.filter, &connector.base_url).map_err(|error| unfit(error.to_string()))?;
         let mut config = ApiConfig::connector(&connector.id, base_url);
         let credentials = connector.auth.as_ref().map(Auth::credentials).transpose();
         config.credentials = credentials.map_err(|error| unfit(error.to_string()))?;
         config.rules = connector.rules.iter().rev().cloned().fold(Rules::connector(), Rules::preceded_by);
         config.retry = RetryPolicy { timeout: connector.limits.timeout, ..RetryPolicy::connector() };
-        config.client.filter = self.outside.filter.clone();
-        let observer = Watch::new(self.metrics.clone(), &connector.id);
+        config.client.filter = self.filter.clone();
+        let observer = Watch::new(self.env.metrics.clone(), &connector.id);
         let retrier = Retrier {
-            clock: self.outside.clock.clone(),
-            chance: self.outside.chance.clone(),
+            clock: self.env.clock.clone(),
+            chance: self.env.chance.draws(),
             gates: self.gates(connector),
             observer: Some(Arc::new(observer)),
         };
-        ApiClient::over(self.outside.client.clone(), config, retrier)
-            .map_err(|error: ApiClientError| unfit(error.to_string()))
+        ApiClient::over(self.client.clone(), config, retrier).map_err(|error: ApiClientError| unfit(error.to_string()))
     }
 
     fn gates(&self, connector: &Connector) -> Gates {
         let limits = &connector.limits;
         let gate = GateName { name: gate_name(&connector.id), policy: Arc::new(gate_policy(limits)) };
-        let shared = SharedTurns::new(Arc::new(StoreGate::new(self.store.clone(), gate)), self.outside.clock.clone());
+        let shared = SharedTurns::new(Arc::new(StoreGate::new(self.env.store.clone(), gate)), self.env.clock.clone());
         // What the API says of its limit is learned here; what was configured holds over all nodes.
         let learned = limits.throttle.filter(|_| limits.adaptive);
         Gates {
-            throttle: learned.map(|(max, per)| ThrottleGate::adaptive(max, per, self.outside.clock.clone())),
+            throttle: learned.map(|(max, per)| ThrottleGate::adaptive(max, per, self.env.clock.clone())),
             throttle_wait_max: limits.throttle_wait,
             on_throttle_timeout: match limits.on_throttle_timeout {
                 OnThrottleTimeout::Proceed => entrega_call::OnThrottleTimeout::Proceed,
                 OnThrottleTimeout::Fail | OnThrottleTimeout::Requeue => entrega_call::OnThrottleTimeout::Fail,
             },
-            budget: Some(BudgetGate::new(BudgetPolicy::default(), self.outside.clock.clone())),
+            budget: Some(BudgetGate::new(BudgetPolicy::default(), self.env.clock.clone())),
             shared: Some(Arc::new(shared)),
             ..Gates::default()
         }
@@ -296,7 +348,7 @@ fn plain(stored: &StoredConnector) -> Connector {
 /// The lane of a connector's jobs: its own where there is one.
 pub fn lane_of(id: &str, lanes: &BTreeMap<LaneName, Arc<LanePolicy>>) -> LaneName {
     let own = LaneName::new(&format!("{LANE_PREFIX}{id}")).ok().filter(|lane| lanes.contains_key(lane));
-    own.unwrap_or_else(|| LaneName::new(CONNECTOR_CHANNEL).expect("a lane name"))
+    own.unwrap_or_else(|| LaneName::new(CONNECTOR_LANE).expect("a lane name"))
 }
 
 fn gate_name(id: &str) -> LaneName {

@@ -3,14 +3,17 @@
 
 use bytes::Bytes;
 use entrega_call::{ApiClient, ApiError, ApiRequest, CallError, GaveUp, LogFields, Stopped, with_causes};
-use entrega_core::job::ConnectorCall;
+use entrega_core::body::Body;
 use entrega_core::name::TenantName;
 use entrega_core::outcome::{Fault, FaultKind};
+use entrega_core::payload::Content;
 use entrega_core::trace::TRACEPARENT;
 use http::{HeaderMap, Method, StatusCode};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{ConnectorError, Connectors};
+use crate::content::JobContent;
 use crate::store::OnThrottleTimeout;
 
 /// The parts of a request, as callers know them.
@@ -19,6 +22,36 @@ const RELATIVE_URL: &str = "relativeURL";
 const HEADERS: &str = "headers";
 /// About as long as names are that requests get.
 const NAME_BYTES: usize = 55;
+
+/// A request to a third-party API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectorCall {
+    /// Which API.
+    pub connector: String,
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// Below the API's base URL.
+    pub relative_url: String,
+    /// In the order given.
+    pub headers: Vec<(String, String)>,
+    /// Added to the query, in the order given.
+    pub params: Vec<(String, String)>,
+    /// Sent byte for byte.
+    pub body: Body,
+}
+
+impl Content for ConnectorCall {
+    const KIND: &'static str = "connector";
+}
+
+impl JobContent for ConnectorCall {
+    fn destination(&self) -> String {
+        // What follows the question mark may be somebody's own.
+        let path = self.relative_url.split('?').next().unwrap_or_default();
+        format!("{} {}: {path}", self.method, self.connector)
+    }
+}
 
 /// What an API answered in the end.
 #[derive(Clone, Debug)]
@@ -48,7 +81,7 @@ pub enum Failed {
     Unfit {
         /// Which part of it.
         field: &'static str,
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
     /// No attempt had an answer, or none was made.

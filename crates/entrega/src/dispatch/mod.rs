@@ -2,9 +2,9 @@
 //! Invariant: a lane never has more attempts under way than its concurrency, and starts none that it could not record.
 //! Never: decides; the machine says what goes next, `settle` what comes of it.
 
-mod desk;
+mod attempt;
 mod lane;
-mod worker;
+mod pool;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Engine;
+use crate::channel::Channels;
+use crate::env::Env;
+use crate::settle::Settler;
 use crate::store::StoreError;
-use crate::upkeep;
 
 /// Why an engine stopped by itself.
 #[derive(Debug, thiserror::Error)]
@@ -49,33 +50,34 @@ pub enum RunError {
     Store(#[from] StoreError),
 }
 
-impl Engine {
+/// What runs the lanes of an engine.
+#[derive(Clone)]
+pub(crate) struct Dispatch {
+    pub(crate) env: Env,
+    pub(crate) channels: Arc<Channels>,
+    pub(crate) settler: Settler,
+}
+
+impl Dispatch {
     /// Runs every lane until `shutdown`, then lets attempts finish for at most `grace`. Whatever is cut off starts
     /// over the next time.
-    pub async fn run(self: &Arc<Self>, shutdown: CancellationToken, grace: Duration) -> Result<(), RunError> {
+    pub(crate) async fn run(&self, shutdown: CancellationToken, grace: Duration) -> Result<(), RunError> {
         let mut tasks = JoinSet::new();
-        for lane in self.lanes.keys() {
+        for lane in self.env.lanes.keys() {
             tasks.spawn(lane::LaneLoop::new(self, lane)?.run(shutdown.clone(), grace));
         }
-        let upkeep = tokio::spawn(upkeep::run(self.clone(), shutdown.clone()));
         let result = self.watch(&mut tasks).await;
         // One lane's failure is the store's: the others stop as well.
         shutdown.cancel();
         while tasks.join_next().await.is_some() {}
-        upkeep.abort();
-        // Whatever ended one lane, what the others attempted is recorded, and the rest is given back.
-        let flushed = self.store.flush().await;
-        let released = self.store.release().await;
-        result?;
-        flushed?;
-        Ok(released?)
+        result
     }
 
     async fn watch(&self, tasks: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {
         loop {
             tokio::select! {
                 biased;
-                reason = self.store.failed() => return Err(RunError::StoreFailed { reason }),
+                reason = self.env.store.failed() => return Err(RunError::StoreFailed { reason }),
                 ended = tasks.join_next() => match ended {
                     Some(Ok(Ok(()))) => {}
                     Some(Ok(Err(error))) => return Err(error),

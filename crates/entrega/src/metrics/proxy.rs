@@ -3,12 +3,12 @@
 
 use entrega_core::breaker::BreakerState;
 use entrega_core::decide::Transition;
+use entrega_core::name::LaneName;
 use entrega_core::outcome::{FaultKind, Outcome};
 use metrics::{Counter, Recorder as _};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::{METADATA, key};
-use crate::proxy::LANE_PREFIX;
 use crate::store::LaneView;
 
 /// Words for why an old answer had to do that are shown from the start, so that a rate has a beginning.
@@ -22,8 +22,8 @@ pub struct ProxyMetrics<'a> {
 
 impl<'a> ProxyMetrics<'a> {
     /// Those of the route that a lane belongs to; `None` for any other lane.
-    pub(super) fn of(recorder: &'a PrometheusRecorder, lane: &'a str) -> Option<ProxyMetrics<'a>> {
-        lane.strip_prefix(LANE_PREFIX).map(|route| ProxyMetrics { recorder, route })
+    pub(super) fn of(recorder: &'a PrometheusRecorder, lane: &'a LaneName) -> Option<ProxyMetrics<'a>> {
+        lane.proxy_route().map(|route| ProxyMetrics { recorder, route })
     }
 
     /// Registers what is there from the start.

@@ -1,34 +1,71 @@
 //! Proxy routes: a name, the upstream behind it, what may be asked, and how long answers are kept.
 //! Invariant: a route that exists was checked: every place in its templates names a parameter that must be given, and its
 //! upstream may be called.
-//! Never: calls anybody; that is for the channel.
 //!
 //! # Layout
 //! - here: routes, and what they make of a question: the upstream's URL and the key of its answer
+//! - `ask`: from a question to a job, or to an answer that is known already; `channel`: how it leaves
 //! - `param`: what may be asked, and its plain form
 //! - `template`: texts with places for parameters
 
+mod ask;
+mod channel;
 mod param;
 mod template;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use entrega_core::mask::mask_value;
 use entrega_core::name::LaneName;
+use entrega_core::payload::Content;
+use entrega_core::policy::LanePolicy;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
 
+pub use self::ask::{NotAsked, Proxy, Question};
+pub use self::channel::ProxyChannel;
 pub use self::param::{BadParam, Param, ParamKind, TEXT_CHARS_MAX};
 pub use self::template::{BadTemplate, Template};
 
-use crate::config::Secret;
+use crate::chance::Chance;
+use crate::content::JobContent;
+use crate::product::Product;
+use crate::secret::Secret;
 
-/// The channel of proxy lanes.
-pub const PROXY_CHANNEL: &str = "proxy";
+/// Questions to upstreams. Whoever knows the id of a public question may read its answer, so nobody must guess one.
+pub const PROXY: Product = Product {
+    job_id: Chance::secret_id,
+    ..Product::new::<ProxyCall>(LanePolicy::proxy, |lane| {
+        format!("takes questions; ask one with POST /v1/{}", lane.as_str().replacen(':', "/", 1))
+    })
+};
 /// What the lanes of routes begin with.
-pub const LANE_PREFIX: &str = "proxy:";
+pub const LANE_PREFIX: &str = entrega_core::name::PROXY_LANES;
 /// Whose the calls are that come without a key.
 pub const PUBLIC_TENANT: &str = "public";
 /// Names that mean something else in a call.
 pub const RESERVED: [&str; 3] = ["priority", "type", "tenant"];
+
+/// A question to the upstream of a route; the route is that of the lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyCall {
+    /// What is asked, by the names that the route declares; checked and in their plain form.
+    pub params: BTreeMap<String, String>,
+}
+
+impl Content for ProxyCall {
+    const KIND: &'static str = "proxy";
+}
+
+impl JobContent for ProxyCall {
+    /// `cpf=*********25`: what is asked is somebody's own.
+    fn destination(&self) -> String {
+        let asked = self.params.iter().map(|(name, value)| format!("{name}={}", mask_value(value)));
+        asked.collect::<Vec<_>>().join(" ")
+    }
+}
 
 /// A route.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,16 +157,12 @@ impl Route {
     }
 }
 
+/// What may stand anywhere in a URL as it is.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A value as it may stand anywhere in a URL.
 fn percent_encoded(value: &str) -> String {
-    let mut encoded = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            _ => encoded += &format!("%{byte:02X}"),
-        }
-    }
-    encoded
+    utf8_percent_encode(value, UNRESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! What the verbs of calls without a queue take and give: answers that are given again, gates, requests that happen once.
+//! What the verbs of calls without a queue take and give: cached answers, gates.
 //! Invariant: plain values; nothing here can touch a store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_core::job::Body;
+use entrega_core::body::Body;
 use entrega_core::lane::{GateKind, Hold};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// An answer of an upstream, kept to be given again.
+/// An answer of an upstream, kept in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredAnswer {
     /// When it was given.
@@ -49,17 +49,4 @@ impl Passing {
     pub fn of(now: Time, hold: Option<Hold>) -> Passing {
         hold.map_or(Passing::Through, |hold| Passing::Held(hold.gate, hold.until.map(|until| until.since(now))))
     }
-}
-
-/// What is known of a request that must happen once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// Nothing; it is the caller's to make, and others wait.
-    New,
-    /// Somebody makes it, until this moment at the latest.
-    Running(Time),
-    /// It was made, and this was answered.
-    Ended(Vec<u8>),
-    /// Its key was used for another request.
-    OtherRequest,
 }

@@ -1,5 +1,5 @@
 //! Connectors: third-party APIs, as they are kept.
-//! Invariant: what lets us in is sealed, in memory and at rest.
+//! Invariant: credentials are sealed, in memory and at rest.
 //! Never: knows where it is kept, or opens a secret.
 
 use std::time::Duration;

@@ -17,7 +17,7 @@ use crate::seal::Sealed;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
     /// Its name, the tenant's own.
     pub name: String,

@@ -6,15 +6,29 @@ use std::io::Write as _;
 use std::path::Path;
 
 use entrega_core::dead_letter::DeadLetter;
+use entrega_core::job::Earlier;
+use entrega_core::payload::Payload;
 use entrega_core::time::Time;
 
 use super::{StoreError, records};
+
+/// An entry in which people can read what the job carries.
+pub fn readable(dead: &DeadLetter, show: fn(&Payload) -> serde_json::Value) -> serde_json::Value {
+    let mut entry = serde_json::json!(dead);
+    let job = &mut entry["originalData"];
+    job["payload"] = show(&dead.original_data.payload);
+    if dead.original_data.earlier == Earlier::default() {
+        job.as_object_mut().map(|job| job.remove("earlier"));
+    }
+    entry
+}
 
 /// Adds entries to the file of the day.
 pub(super) fn write_down<'a>(
     dir: &Path,
     now: Time,
     leaving: impl Iterator<Item = &'a DeadLetter>,
+    show: fn(&Payload) -> serde_json::Value,
 ) -> Result<(), StoreError> {
     let day: String = now.to_string().chars().take(10).collect();
     let path = dir.join(format!("dlq-{day}.jsonl"));
@@ -22,7 +36,7 @@ pub(super) fn write_down<'a>(
         std::fs::create_dir_all(dir)?;
         let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
         for dead in leaving {
-            let mut line = records::encode_json(dead);
+            let mut line = records::encode_json(&readable(dead, show));
             line.push(b'\n');
             file.write_all(&line)?;
         }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep};
 
-use crate::clock::Clock;
+use entrega_call::Clock;
 
 /// The right to act for a lane, for as long as it lasts.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_ends_with_its_lease_and_not_before() {
-        let clock = Clock::of_runtime(START);
+        let clock = Clock::starting_at(START);
         let ((lease, until), far) = (lease(&clock, 5), clock.instant(START + Duration::from_hours(1)));
         // reason: the time of this runtime stands still, and passes at once when all wait.
         assert_eq!(carry(&lease, far, tokio::time::sleep(Duration::from_secs(4))).await, Carried::Done(()));
@@ -165,7 +165,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_ends_with_its_moment_whether_or_not_there_is_a_lease() {
-        let clock = Clock::of_runtime(START);
+        let clock = Clock::starting_at(START);
         for (lease, second) in [(lease(&clock, 3600).0, 2), (Lease::forever(), 4)] {
             let latest = START + Duration::from_secs(second);
             let carried = carry(&lease, clock.instant(latest), std::future::pending::<()>()).await;
@@ -192,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_lost_it_stops_at_once() {
-        let clock = Clock::of_runtime(START);
+        let clock = Clock::starting_at(START);
         let (lease, _) = lease(&clock, 3600);
         let losing = async {
             // reason: the time of this runtime stands still, and passes at once when all wait.

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use entrega_core::email::FailureCode;
 use entrega_core::id::JobId;
+use entrega_core::mail::FailureCode;
 use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 //!
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
-//!   [`AnswerCache`], [`GateKeeper`], [`RequestLog`]: the verbs; [`Store`] is all of them
+//!   [`AnswerCache`], [`GateKeeper`], [`IdempotencyLog`]: the verbs; [`Store`] is all of them
 //! - `view`, `node`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: the store over a ledger, which one process has to itself or nodes share; `lease`: how long an owner may act
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
@@ -13,6 +13,7 @@ mod call;
 mod connector;
 mod endpoint;
 mod export;
+mod idempotency;
 mod lease;
 pub mod local;
 mod mail;
@@ -36,9 +37,11 @@ use entrega_core::time::Time;
 use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
 
-pub use self::call::{Begun, GateName, Passing, StoredAnswer};
+pub use self::call::{GateName, Passing, StoredAnswer};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
+pub use self::export::readable;
+pub use self::idempotency::{IDEMPOTENCY_KEY_RULE, IDEMPOTENCY_LASTS, Idempotency, RequestState, is_idempotency_key};
 pub use self::lease::{Carried, Lease};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 pub use self::node::{HandOver, NodeView, OwnedShard};
@@ -55,7 +58,7 @@ pub trait Store:
     + MailRegistry
     + AnswerCache
     + GateKeeper
-    + RequestLog
+    + IdempotencyLog
 {
 }
 impl<S> Store for S where
@@ -67,7 +70,7 @@ impl<S> Store for S where
         + MailRegistry
         + AnswerCache
         + GateKeeper
-        + RequestLog
+        + IdempotencyLog
 {
 }
 
@@ -80,11 +83,11 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Takes new jobs, whether or not the same were taken before.
     async fn submit(&self, jobs: Vec<Job>) -> Result<Vec<Submitted>, StoreError> {
-        self.take(jobs.into_iter().map(|job| NewEntry { job, once: Vec::new(), answer: None }).collect()).await
+        self.take(jobs.into_iter().map(|job| NewEntry { job, idempotency: Vec::new(), answer: None }).collect()).await
     }
 
     /// The job that was taken under a key, while that is remembered.
-    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError>;
+    async fn job_by_key(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError>;
 
     /// Takes up to `max` jobs of a lane to attempt now.
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError>;
@@ -236,7 +239,7 @@ pub trait MailRegistry: Send + Sync + 'static {
     async fn feedback(&self, ids: &[JobId]) -> Result<Vec<Vec<Feedback>>, StoreError>;
 }
 
-/// Answers of upstreams, given again for a while, and calls under way. Shared by whoever shares the store. Losing any of
+/// The cache of upstreams' answers, and calls under way. Shared by whoever shares the store. Losing any of
 /// it costs a call, so nothing here is durable.
 #[async_trait]
 pub trait AnswerCache: Send + Sync + 'static {
@@ -279,12 +282,21 @@ pub trait GateKeeper: Send + Sync + 'static {
 
 /// Requests that must happen once, with what they were answered.
 #[async_trait]
-pub trait RequestLog: Send + Sync + 'static {
+pub trait IdempotencyLog: Send + Sync + 'static {
     /// Begins a request, durably, unless it was made before or is being made.
-    async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError>;
+    async fn begin_request(
+        &self,
+        tenant: &TenantName,
+        request: &Idempotency,
+        runs_until: Time,
+    ) -> Result<RequestState, StoreError>;
     /// Keeps what a request was answered, until it is forgotten; with nothing, it may be made again at once.
-    async fn end_request(&self, tenant: &TenantName, request: &Once, answer: Option<Vec<u8>>)
-    -> Result<(), StoreError>;
+    async fn end_request(
+        &self,
+        tenant: &TenantName,
+        request: &Idempotency,
+        answer: Option<Vec<u8>>,
+    ) -> Result<(), StoreError>;
 }
 
 /// A verb that could not be carried out.
@@ -293,7 +305,7 @@ pub enum StoreError {
     /// The store has failed, or is shutting down.
     #[error("the store takes no more writes: {reason}")]
     Stopped {
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
     /// Too little space is left; deliveries go on.

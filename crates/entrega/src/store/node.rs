@@ -42,10 +42,10 @@ pub struct OwnedShard {
 /// Something that a node gave up for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
-    /// What.
+    /// The shard.
     pub shard: String,
     /// For which node.
     pub to: String,
-    /// When.
+    /// The at.
     pub at: Time,
 }

@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Failure;
-use entrega_core::email::Email;
 use entrega_core::id::JobId;
-use entrega_core::job::{Attempt, Job, JobState, Payload, Priority, ProxyCall};
-use entrega_core::mask::{mask_address, mask_value};
+use entrega_core::job::{Attempt, Earlier, Job, JobState, Priority};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::DeadLetterPolicy;
 use entrega_core::time::Time;
@@ -58,7 +56,7 @@ pub(super) struct Ended {
 impl Ended {
     pub(super) fn of(job: Job, state: JobState, now: Time, generation: u8) -> Ended {
         Ended {
-            destination: destination(&job),
+            destination: job.destination,
             lane: job.lane,
             tenant: job.tenant,
             priority: job.priority,
@@ -101,37 +99,6 @@ impl Ended {
     }
 }
 
-pub(super) fn destination(job: &Job) -> Option<String> {
-    match &job.payload {
-        Payload::Http(request) => Some(format!("{} {}", request.method, request.url)),
-        Payload::Opaque(_) => None,
-        Payload::Email(email) => Some(to_whom(email)),
-        Payload::Event(event) | Payload::Webhook(event) => Some(event.event_type.clone()),
-        Payload::Proxy(call) => Some(asked(call)),
-        Payload::Connector(call) => {
-            // What follows the question mark may be somebody's own.
-            let path = call.relative_url.split('?').next().unwrap_or_default();
-            Some(format!("{} {}: {path}", call.method, call.connector))
-        }
-    }
-}
-
-/// `mail to j***@e***le.com and 2 more`.
-fn to_whom(email: &Email) -> String {
-    let recipients = email.recipients();
-    let first = recipients.first().map_or_else(String::new, |address| mask_address(address));
-    match recipients.len() {
-        0 | 1 => format!("mail to {first}"),
-        all => format!("mail to {first} and {} more", all - 1),
-    }
-}
-
-/// `cpf=*********25`: what is asked is somebody's own.
-fn asked(call: &ProxyCall) -> String {
-    let asked = call.params.iter().map(|(name, value)| format!("{name}={}", mask_value(value)));
-    asked.collect::<Vec<_>>().join(" ")
-}
-
 /// A dead letter as a job.
 pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
     let state = match dead.status {
@@ -140,7 +107,7 @@ pub(super) fn view_of_dead(dead: DeadLetter) -> JobView {
     };
     JobView {
         job_id: dead.job_id,
-        destination: destination(&dead.original_data),
+        destination: dead.original_data.destination,
         lane: dead.lane,
         endpoint: dead.original_data.tenant.endpoint_name().map(str::to_owned),
         company_id: dead.company_id,
@@ -167,13 +134,11 @@ pub(super) fn dead_letter(
     policy: &DeadLetterPolicy,
     now: Time,
 ) -> DeadLetter {
-    let mut job = job;
     // Whole milliseconds, as the record says it: a replay that goes on after a restart must find the same order.
     let now = Time::from_millis(now.as_millis());
-    if let Payload::Email(email) = &mut job.payload {
-        // For whoever reads the entry; a replay looks again, at all attempts there were.
-        email.carry_on_after(&attempts);
-    }
+    // For whoever reads the entry of a mail; a replay looks again, at all attempts there were.
+    let is_mail = attempts.iter().any(|attempt| attempt.mail.is_some());
+    let job = Job { earlier: if is_mail { Earlier::of(&attempts) } else { job.earlier.clone() }, ..job };
     DeadLetter {
         job_id: job.id,
         outbox_id: job.id.is_mail().then_some(job.id),
@@ -202,14 +167,7 @@ pub(super) fn carry_on(dead: &mut DeadLetter, earlier: DeadLetter) {
 
 /// About how much a job carries.
 pub(super) fn carried_bytes(job: &Job) -> usize {
-    match &job.payload {
-        Payload::Http(request) => request.url.len() + request.body.0.len(),
-        Payload::Opaque(body) => body.0.len(),
-        Payload::Email(email) => email.bytes(),
-        Payload::Event(event) | Payload::Webhook(event) => event.body.0.len(),
-        Payload::Proxy(call) => call.params.iter().map(|(name, value)| name.len() + value.len()).sum(),
-        Payload::Connector(call) => call.relative_url.len() + call.body.0.len(),
-    }
+    job.payload.bytes().len()
 }
 
 /// A job's record, in one allocation of about the right size.

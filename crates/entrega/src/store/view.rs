@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::body::Body;
 use entrega_core::breaker::BreakerFigures;
 use entrega_core::cadence::CadenceFigures;
 use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
-use entrega_core::job::{Attempt, Body, Job, JobState, Priority};
+use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
@@ -18,7 +19,7 @@ use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
-use super::{Lease, StoreError};
+use super::{Idempotency, Lease, StoreError};
 
 /// A job to take.
 #[derive(Clone, Debug)]
@@ -27,20 +28,9 @@ pub struct NewEntry {
     pub job: Job,
     /// Makes it one job however often it is handed in; a few at most. The first that is known decides, and if none is,
     /// all are remembered.
-    pub once: Vec<Once>,
+    pub idempotency: Vec<Idempotency>,
     /// Known already: the job is done as it is taken, without an attempt and without a place in its lane.
     pub answer: Option<KeptAnswer>,
-}
-
-/// What makes a submission happen once: whoever hands in the same key again gets the first answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
-    /// The caller's key; a tenant's own.
-    pub key: String,
-    /// A hash of what was asked for: the same key with another request is a mistake.
-    pub request: [u8; 32],
-    /// When it is forgotten.
-    pub expires: Time,
 }
 
 /// What became of a new job.
@@ -204,7 +194,7 @@ pub struct JobView {
     pub job_id: JobId,
     /// Its lane.
     pub lane: LaneName,
-    /// Whose.
+    /// The company id.
     pub company_id: TenantName,
     /// For which of their endpoints, if it is for one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -421,7 +411,7 @@ pub struct ApiKey {
     pub id: String,
     /// SHA-256 of the key. The keys are 256 random bits, so nothing slower is needed.
     pub hash: [u8; 32],
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
     /// What it may do.
     pub scopes: Vec<KeyScope>,
@@ -433,7 +423,7 @@ pub struct ApiKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantSettings {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantName,
     /// Its share of turns.
     pub weight: u32,
@@ -442,7 +432,7 @@ pub struct TenantSettings {
 /// A tenant's figures in one lane.
 #[derive(Clone, Debug)]
 pub struct TenantView {
-    /// Where.
+    /// The lane.
     pub lane: LaneName,
     /// The figures.
     pub figures: TenantFigures,

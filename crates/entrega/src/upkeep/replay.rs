@@ -8,7 +8,7 @@ use std::time::Duration;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::time::Time;
 
-use crate::engine::Engine;
+use crate::env::Env;
 use crate::store::{ChangeError, DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError};
 
 /// How much of its pace a run may catch up after it was held up, beside the one that was nearly due before.
@@ -22,18 +22,18 @@ pub(super) struct Replayer {
 
 impl Replayer {
     /// Lets every run go on by as much as its pace allows. One that cannot does not keep the others from it.
-    pub(super) async fn turn(&mut self, engine: &Engine) -> Result<(), StoreError> {
-        for run in engine.store.replays_to_carry_on().await? {
+    pub(super) async fn turn(&mut self, env: &Env) -> Result<(), StoreError> {
+        for run in env.store.replays_to_carry_on().await? {
             let id = run.id.clone();
-            if let Err(error) = self.go_on(engine, run).await {
+            if let Err(error) = self.go_on(env, run).await {
                 tracing::error!(replayId = id, errorReason = %error, "A replay could not go on; it is tried again");
             }
         }
         Ok(())
     }
 
-    async fn go_on(&mut self, engine: &Engine, mut run: ReplayRun) -> Result<(), StoreError> {
-        let now = engine.clock.now();
+    async fn go_on(&mut self, env: &Env, mut run: ReplayRun) -> Result<(), StoreError> {
+        let now = env.clock.now();
         let last = *self.last.entry(run.id.clone()).or_insert(now);
         let (count, paid_until) = allowance(run.rate_per_sec, last, now);
         if count == 0 {
@@ -47,8 +47,8 @@ impl Replayer {
             oldest_first: true,
             ..run.filter.clone()
         };
-        let page = engine.store.dead_letters(&filter, Page { after: run.cursor, limit: count }).await?;
-        let sent = send(engine, &mut run, &page.items).await;
+        let page = env.store.dead_letters(&filter, Page { after: run.cursor, limit: count }).await?;
+        let sent = send(env, &mut run, &page.items).await;
         if sent.is_ok() && page.next.is_none() {
             run.status = ReplayStatus::Finished;
             self.last.remove(&run.id);
@@ -57,15 +57,15 @@ impl Replayer {
             run.cursor = page.next;
         }
         // What was sent was sent, also if the next could not be.
-        let written = engine.store.put_replay(run).await;
+        let written = env.store.put_replay(run).await;
         sent.and(written)
     }
 }
 
 /// Replays entries one by one; `run` says how far it got.
-async fn send(engine: &Engine, run: &mut ReplayRun, entries: &[DeadLetter]) -> Result<(), StoreError> {
+async fn send(env: &Env, run: &mut ReplayRun, entries: &[DeadLetter]) -> Result<(), StoreError> {
     for dead in entries {
-        match engine.store.replay(dead.job_id).await {
+        match env.store.replay(dead.job_id).await {
             Ok(()) => run.replayed += 1,
             // Its lane is gone: trying again would not bring it back.
             Err(ChangeError::Store(error)) if !matches!(error, StoreError::UnknownLane { .. }) => return Err(error),
@@ -96,15 +96,16 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use entrega_core::id::JobId;
-    use entrega_core::job::{Body, Job, Payload, Priority};
+    use entrega_core::job::{Job, Priority};
     use entrega_core::name::{LaneName, TenantName};
+    use entrega_core::payload::Payload;
     use entrega_core::policy::LanePolicy;
     use entrega_ledger::{Group, HeapLedger, Key, Ledger, LedgerDouble, LedgerError, Unit};
     use proptest::prelude::*;
 
     use super::*;
     use crate::chance::Chance;
-    use crate::clock::Clock;
+    use entrega_call::Clock;
 
     use crate::store::local::tables::{DEAD, REGISTRY, TABLES};
     use crate::store::local::{LocalOptions, LocalStore, dead_letter_rows};
@@ -127,7 +128,9 @@ mod tests {
             lane: lane(lane_name),
             tenant: tenant.clone(),
             priority: Priority::Normal,
-            payload: Payload::Opaque(Body(bytes::Bytes::new())),
+            payload: Payload::opaque(&b""[..]),
+            destination: None,
+            earlier: Default::default(),
             labels: BTreeMap::new(),
             idempotency_key: None,
             accepted_at: START,
@@ -166,11 +169,11 @@ mod tests {
         })
     }
 
-    async fn engine(ledger: impl Ledger, clock: &Clock) -> Engine {
+    async fn env(ledger: impl Ledger, clock: &Clock) -> Env {
         let lanes: BTreeMap<_, _> = ["http", "mail"].map(|name| (lane(name), Arc::new(LanePolicy::http()))).into();
         let options = LocalOptions::new(lanes.clone());
         let store = LocalStore::open(Arc::new(ledger), clock.clone(), options).await.unwrap();
-        Engine { chance: Chance::from_seed(7), ..Engine::over(Arc::new(store), clock.clone(), lanes) }
+        Env { chance: Arc::new(Chance::from_seed(7)), ..Env::new(Arc::new(store), clock.clone(), lanes) }
     }
 
     fn heap(entries: &[DeadLetter]) -> HeapLedger {
@@ -184,23 +187,23 @@ mod tests {
         heap
     }
 
-    async fn start(engine: &Engine, name: &str, filter: DeadLetterFilter) {
+    async fn start(env: &Env, name: &str, filter: DeadLetterFilter) {
         let run = ReplayRun {
             id: name.into(),
             filter,
             rate_per_sec: 10,
-            created_at: engine.clock.now(),
+            created_at: env.clock.now(),
             status: ReplayStatus::Running,
             total: 3,
             replayed: 0,
             skipped: 0,
             cursor: None,
         };
-        engine.store.put_replay(run).await.unwrap();
+        env.store.put_replay(run).await.unwrap();
     }
 
-    async fn progress(engine: &Engine, name: &str) -> (ReplayStatus, u64, u64) {
-        let run = engine.store.replay_run(name).await.unwrap().unwrap();
+    async fn progress(env: &Env, name: &str) -> (ReplayStatus, u64, u64) {
+        let run = env.store.replay_run(name).await.unwrap().unwrap();
         (run.status, run.replayed, run.skipped)
     }
 
@@ -215,35 +218,35 @@ mod tests {
         let entries = [dead_letter(1, "http"), dead_letter(2, "http"), dead_letter(3, "http"), dead_letter(4, "mail")];
         let ledger = failing(heap(&entries), id(2), is_mended.clone());
         let clock = Clock::manual(START + Duration::from_secs(60));
-        let engine = engine(ledger, &clock).await;
-        start(&engine, "other", of_lane("mail")).await;
+        let env = env(ledger, &clock).await;
+        start(&env, "other", of_lane("mail")).await;
         clock.advance(Duration::from_secs(1));
-        start(&engine, "failing", of_lane("http")).await;
+        start(&env, "failing", of_lane("http")).await;
         let mut replayer = Replayer::default();
         for _ in 0..2 {
-            replayer.turn(&engine).await.unwrap();
+            replayer.turn(&env).await.unwrap();
             clock.advance(CATCH_UP_MAX);
         }
-        assert_eq!(progress(&engine, "failing").await, (ReplayStatus::Running, 1, 0));
-        assert_eq!(progress(&engine, "other").await, (ReplayStatus::Finished, 1, 0));
+        assert_eq!(progress(&env, "failing").await, (ReplayStatus::Running, 1, 0));
+        assert_eq!(progress(&env, "other").await, (ReplayStatus::Finished, 1, 0));
 
         is_mended.store(true, Ordering::SeqCst);
-        replayer.turn(&engine).await.unwrap();
-        assert_eq!(progress(&engine, "failing").await, (ReplayStatus::Finished, 3, 0));
+        replayer.turn(&env).await.unwrap();
+        assert_eq!(progress(&env, "failing").await, (ReplayStatus::Finished, 3, 0));
     }
 
     /// A lane that was taken out of the configuration leaves its dead letters; a run met the first of them for ever.
     #[tokio::test]
     async fn an_entry_whose_lane_is_gone_is_skipped() {
         let clock = Clock::manual(START + Duration::from_secs(60));
-        let engine = engine(heap(&[dead_letter(1, "gone"), dead_letter(2, "http")]), &clock).await;
-        start(&engine, "all", DeadLetterFilter::default()).await;
+        let env = env(heap(&[dead_letter(1, "gone"), dead_letter(2, "http")]), &clock).await;
+        start(&env, "all", DeadLetterFilter::default()).await;
         let mut replayer = Replayer::default();
         for _ in 0..2 {
-            replayer.turn(&engine).await.unwrap();
+            replayer.turn(&env).await.unwrap();
             clock.advance(CATCH_UP_MAX);
         }
-        assert_eq!(progress(&engine, "all").await, (ReplayStatus::Finished, 1, 1));
+        assert_eq!(progress(&env, "all").await, (ReplayStatus::Finished, 1, 1));
     }
 
     proptest! {

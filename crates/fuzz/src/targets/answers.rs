@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::channel::email::smtp::{SmtpConfig, SmtpTransport};
-use entrega::channel::email::transport::{Limits, Outgoing, Sent, Transport as _};
-use entrega::clock::Clock;
+use entrega::mail::smtp::{SmtpConfig, SmtpTransport};
+use entrega::mail::transport::{Limits, Outgoing, Sent, Transport as _};
+use entrega_call::Clock;
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;

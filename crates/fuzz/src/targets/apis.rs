@@ -1,6 +1,6 @@
 //! Third-party APIs: where a request below a base URL leads, what answers say of limits, what SES reports.
 
-use entrega::sns::{SesEvent, SesNotification};
+use entrega::mail::sns::{SesEvent, SesNotification};
 use entrega_call::{BaseUrl, RateLimit};
 use entrega_core::time::Time;
 use http::{HeaderMap, HeaderName, HeaderValue};

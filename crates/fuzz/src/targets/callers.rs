@@ -20,7 +20,7 @@ const CALLS: [(&str, &str, Place); 19] = [
     ("GET", "/v1/dlq?", Place::Address),
     ("GET", "/v1/emails?", Place::Address),
     ("GET", "/v1/jobs/", Place::Address),
-    ("POST", "/v1/jobs", Place::OnceKey),
+    ("POST", "/v1/jobs", Place::Idempotency),
     ("PUT", "/v1/connectors/api", Place::Body),
     ("POST", "/v1/connectors/erp/requests", Place::LaterBody),
     ("POST", "/v1/proxy/score", Place::Body),
@@ -35,7 +35,7 @@ enum Place {
     /// Of a call that is made later, here never.
     LaterBody,
     Address,
-    OnceKey,
+    Idempotency,
 }
 
 /// Calls with the right key and anything else.
@@ -48,7 +48,7 @@ pub fn api_call() -> Target {
             Place::Body => world.call(method, path, b"", rest),
             Place::LaterBody => world.call(method, path, b"prefer: respond-async\r\n", rest),
             Place::Address => world.call(method, &format!("{path}{}", encoded(rest)), b"", b""),
-            Place::OnceKey => {
+            Place::Idempotency => {
                 let more = [b"idempotency-key: ", one_line(rest).as_slice(), b"\r\n"].concat();
                 world.call(method, path, &more, br#"{"request":{"url":"https://example.com"}}"#)
             }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use entrega::channel::email::message::write_out;
-use entrega::intake::{AttachmentWish, EmailWish, check_email, check_mailbox};
+use entrega::mail::message::write_out;
+use entrega::mail::{AttachmentRequest, MailRequest, check_mail, check_mailbox};
 use entrega_core::id::JobId;
-use entrega_core::job::{Job, Payload, Priority};
+use entrega_core::job::{Job, Priority};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::payload::Payload;
 use entrega_core::time::Time;
 
 use crate::{Target, result};
@@ -25,7 +26,7 @@ pub fn mail() -> Target {
         let parts: Vec<String> = text.splitn(10, '\x01').map(str::to_owned).collect();
         let part = |number: usize| parts.get(number).cloned().unwrap_or_default();
         let given = |number: usize| parts.get(number).filter(|part| !part.is_empty()).cloned();
-        let wish = EmailWish {
+        let wish = MailRequest {
             to: vec![part(0)],
             cc: given(1).into_iter().collect(),
             from: Some(given(2).unwrap_or_else(|| "shop@example.com".into())),
@@ -34,9 +35,9 @@ pub fn mail() -> Target {
             headers: given(5).into_iter().map(|name| (name, part(6))).collect(),
             attachments: given(7).into_iter().map(|name| file(name, given(8))).collect(),
             text: Some(given(9).unwrap_or_else(|| "Hello".into())),
-            ..EmailWish::default()
+            ..MailRequest::default()
         };
-        let email = match check_email(wish, None) {
+        let email = match check_mail(wish, None) {
             Ok(email) => email,
             Err(refusal) => return result((mailbox.is_ok(), refusal.to_string().split(':').next().map(str::len))),
         };
@@ -45,7 +46,9 @@ pub fn mail() -> Target {
             lane: LaneName::new("email:send").expect("a name"),
             tenant: TenantName::new("ours").expect("a name"),
             priority: Priority::Normal,
-            payload: Payload::Email(Box::new(email.clone())),
+            payload: Payload::of(&email),
+            destination: None,
+            earlier: Default::default(),
             labels: BTreeMap::new(),
             idempotency_key: None,
             accepted_at: MOMENT,
@@ -60,8 +63,8 @@ pub fn mail() -> Target {
     Target { name: "mail", seeds: Vec::new(), attempt: Box::new(attempt) }
 }
 
-fn file(filename: String, content_type: Option<String>) -> AttachmentWish {
-    AttachmentWish { filename, content_type, content_base64: "YQ==".into(), content_id: None }
+fn file(filename: String, content_type: Option<String>) -> AttachmentRequest {
+    AttachmentRequest { filename, content_type, content_base64: "YQ==".into(), content_id: None }
 }
 
 /// Every line ends in CRLF, none is too long, and the head has the fields it was given and no more.

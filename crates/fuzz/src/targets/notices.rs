@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use entrega::clock::Clock;
-use entrega::sns::{Sns, SnsConfig, SnsError};
+use entrega::mail::sns::{Sns, SnsConfig, SnsError};
+use entrega_call::Clock;
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::time::Time;
 use serde_json::json;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::clock::Clock;
-use entrega::settle::Attempted;
+use entrega::PRODUCTS;
+use entrega::settle::{Attempted, Settler};
 use entrega::store::local::tables::{CALLS, FIGURES, NODES, ORDERS, TABLES};
 use entrega::store::local::{LocalOptions, LocalStore};
 use entrega::store::{CountBy, DeadLetterFilter, DeadLetterStore as _, JobFilter, JobStore as _, Page, Registry as _};
+use entrega_call::Clock;
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::outcome::{Answer, Outcome};
@@ -29,7 +30,8 @@ struct Row {
 /// The number of a row, and what stands in it instead.
 pub fn stored_record() -> Target {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
-    let options = config(folder.path()).local_store();
+    let config = config(folder.path());
+    let options = config.store.local(&config.lanes);
     let rows = rows(options.clone());
     let seeds = rows.iter().zip(0..=u8::MAX).map(|(row, number)| [&[number][..], &row.value].concat()).collect();
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -91,7 +93,7 @@ fn rows(options: LocalOptions) -> Vec<Row> {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let opened = runtime.block_on(LocalStore::open(heap.clone(), Clock::system(), options));
     let store = opened.expect("it opens");
-    let world = World::with(|engine| engine.store = Arc::new(store));
+    let world = World::with(|parts| parts.env.store = Arc::new(store));
     let taken = |path: &str, body: &str| {
         let method = if path.contains("/endpoints/") { "PUT" } else { "POST" };
         let once = format!("idempotency-key: {}\r\n", result(body));
@@ -126,9 +128,10 @@ fn rows(options: LocalOptions) -> Vec<Row> {
 fn answer(world: &World, status: u16) {
     let lane = LaneName::new("http").expect("a name");
     let engine = &world.engine;
-    let policy = engine.policy(&lane).expect("a lane");
+    let policy = engine.env().policy(&lane).expect("a lane");
+    let settler = Settler::new(engine.env().clone(), PRODUCTS);
     world.runtime.block_on(async {
-        let claimed = engine.store.claim(&lane, 10).await.expect("it claims").jobs;
+        let claimed = engine.store().claim(&lane, 10).await.expect("it claims").jobs;
         let settled = claimed.into_iter().map(|claimed| {
             let outcome = Outcome::Answer(Answer {
                 status: StatusCode::from_u16(status).expect("a status"),
@@ -138,9 +141,13 @@ fn answer(world: &World, status: u16) {
                 retry_after: None,
             });
             let took = Duration::from_millis(5);
-            engine.settlement(&policy, Attempted { claimed, started_at: engine.clock.now(), took, outcome })
+            settler.settlement(
+                &policy,
+                Vec::new(),
+                Attempted { claimed, started_at: engine.env().clock.now(), took, outcome },
+            )
         });
-        engine.store.settle(&lane, settled.collect()).await.expect("it settles");
-        engine.store.flush().await.expect("it writes");
+        engine.store().settle(&lane, settled.collect()).await.expect("it settles");
+        engine.store().flush().await.expect("it writes");
     });
 }

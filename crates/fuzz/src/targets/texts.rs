@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use entrega::channel::email::smtp::SmtpConfig;
-use entrega::config::{Config, ConfigFile, ConfigSources};
+use entrega::mail::smtp::SmtpConfig;
 use entrega_call::{
     AddressFilter, HEADERS_BYTES_MAX, HEADERS_MAX, RETRY_AFTER_MAX, TraceParent, URL_BYTES_MAX, check_headers,
     parse_retry_after,
@@ -15,6 +14,7 @@ use entrega_core::mask::{mask_address, mask_text};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::{Time, format_duration, parse_duration};
 use entrega_core::webhook::{StandardHeaders, WebhookSecret, sign, sign_standard, verify, verify_standard};
+use entrega_gateway::config::{Config, ConfigFile, ConfigSources};
 use http::Uri;
 
 use crate::{Target, result};

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::intake::NewJob;
-use entrega_core::email::{Email, Mailbox};
-use entrega_core::job::{Body, Payload, Priority, ProxyCall};
+use entrega::content::{NewContent, Opaque};
+use entrega::mail::{Mail, Mailbox};
+use entrega::proxy::ProxyCall;
+use entrega::submission::NewJob;
+use entrega_core::job::Priority;
+use std::sync::Arc;
 
 use super::{
     CALLERS_MS, CALLS_LANE, DOWN_LANE, MAIL_LANE, PACED_LANE, START, TENANTS, Wish, lane_name, ms, tenant_name,
 };
-use crate::api::{self, CONNECTOR_LANE};
+use crate::connector::{self, CONNECTOR_LANE};
 use crate::route::{PARAM, PROXY_LANE};
 
 /// What is asked of the proxy, over and over.
@@ -41,11 +44,11 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
         10..12 => CONNECTOR_LANE,
         _ => PROXY_LANE,
     };
-    let payload = match lane {
-        PROXY_LANE => Payload::Proxy(question(rng.u32(0..QUESTIONS))),
-        CONNECTOR_LANE => Payload::Connector(Box::new(api::call(number))),
-        MAIL_LANE => Payload::Email(Box::new(mail(number))),
-        _ => Payload::Opaque(Body(Bytes::from(format!("wish {number}")))),
+    let content: NewContent = match lane {
+        PROXY_LANE => Arc::new(question(rng.u32(0..QUESTIONS))),
+        CONNECTOR_LANE => Arc::new(connector::call(number)),
+        MAIL_LANE => Arc::new(mail(number)),
+        _ => Arc::new(Opaque(format!("wish {number}").into())),
     };
     // Some come together, so that there is a queue to take turns in.
     let at_ms = rng.u64(0..CALLERS_MS);
@@ -59,7 +62,7 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
         job: NewJob {
             lane: lane_name(lane),
             priority: Priority::ALL[rng.usize(0..3)],
-            payload,
+            content,
             labels: BTreeMap::new(),
             ttl: (rng.u32(0..4) == 0).then(|| ms(rng.u64(100..4_000))),
             delay: if rng.u32(0..4) == 0 { ms(rng.u64(1..2_000)) } else { Duration::ZERO },
@@ -80,7 +83,7 @@ fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
         let mut wish = wish(rng, first + number);
         wish.at = at + ms(rng.u64(0..1_500));
         wish.job.lane = lane_name(PROXY_LANE);
-        wish.job.payload = Payload::Proxy(question(rng.u32(0..QUESTIONS)));
+        wish.job.content = Arc::new(question(rng.u32(0..QUESTIONS)));
         (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
         wishes.push(wish);
     }
@@ -94,7 +97,7 @@ fn calls(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
         let mut wish = wish(rng, number);
         wish.at = at + ms(rng.u64(0..1_000));
         wish.job.lane = lane_name(CONNECTOR_LANE);
-        wish.job.payload = Payload::Connector(Box::new(api::call(number)));
+        wish.job.content = Arc::new(connector::call(number));
         (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
         wishes.push(wish);
     }
@@ -109,15 +112,15 @@ fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
         wish.tenant = tenant_name(if number < 10 { 3 } else { 4 });
         wish.at = at;
         wish.job.lane = lane_name(CALLS_LANE);
-        wish.job.payload = Payload::Opaque(Body(Bytes::from_static(b"burst")));
+        wish.job.content = Arc::new(Opaque(Bytes::from_static(b"burst")));
         (wish.job.priority, wish.job.delay, wish.job.ttl) = (Priority::Normal, Duration::ZERO, None);
         wishes.push(wish);
     }
 }
 
-fn mail(number: u32) -> Email {
+fn mail(number: u32) -> Mail {
     let mailbox = |address: String| Mailbox { name: None, address };
-    Email {
+    Mail {
         from: mailbox("gateway@example.com".into()),
         reply_to: None,
         to: vec![mailbox(format!("somebody{number}@example.com"))],
@@ -128,7 +131,5 @@ fn mail(number: u32) -> Email {
         html: None,
         attachments: Vec::new(),
         headers: Vec::new(),
-        accepted: Vec::new(),
-        events: 0,
     }
 }

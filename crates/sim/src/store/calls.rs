@@ -12,8 +12,8 @@ use entrega_core::time::Time;
 
 use super::{WatchedStore, bent};
 use crate::bug::Bug;
-use crate::passes::Pass;
 use crate::route::question_of_key;
+use crate::witness::passes::Pass;
 
 #[async_trait]
 impl AnswerCache for WatchedStore {

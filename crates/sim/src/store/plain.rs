@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use entrega::store::{
-    ApiKey, Begun, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore,
-    Endpoint, EndpointRegistry, Feedback, MailRegistry, Once, Page, Paged, PutEndpointError, Registry, ReplayRun,
-    RequestLog, StoreError, StoredConnector, Suppression, TenantSettings, TenantView,
+    ApiKey, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore,
+    Endpoint, EndpointRegistry, Feedback, Idempotency, IdempotencyLog, MailRegistry, Page, Paged, PutEndpointError,
+    Registry, ReplayRun, RequestState, StoreError, StoredConnector, Suppression, TenantSettings, TenantView,
 };
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::id::JobId;
@@ -198,15 +198,20 @@ impl ConnectorRegistry for WatchedStore {
 }
 
 #[async_trait]
-impl RequestLog for WatchedStore {
-    async fn begin_request(&self, tenant: &TenantName, request: &Once, runs_until: Time) -> Result<Begun, StoreError> {
+impl IdempotencyLog for WatchedStore {
+    async fn begin_request(
+        &self,
+        tenant: &TenantName,
+        request: &Idempotency,
+        runs_until: Time,
+    ) -> Result<RequestState, StoreError> {
         self.inner.begin_request(tenant, request, runs_until).await
     }
 
     async fn end_request(
         &self,
         tenant: &TenantName,
-        request: &Once,
+        request: &Idempotency,
         answer: Option<Vec<u8>>,
     ) -> Result<(), StoreError> {
         self.inner.end_request(tenant, request, answer).await

@@ -9,13 +9,25 @@ use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 
+use super::passes::{Pass, Request};
 use super::{Broken, Witness};
-use crate::api::CONNECTOR_LANE;
-use crate::caller::{MARGIN, Waiting};
-use crate::passes::{Pass, Request};
+use crate::connector::CONNECTOR_LANE;
 
 /// How much later a gate may hear what somebody told it who did not wait for the answer.
 const HEARD_LATE: Duration = Duration::from_secs(4);
+
+/// What may come on top of that: a store that does not answer is waited for, and time goes on in steps.
+const MARGIN: Duration = Duration::from_millis(1_005);
+
+/// Somebody who waits for the API's answer.
+pub struct Waiting {
+    /// The name of its request.
+    pub name: String,
+    /// Until when.
+    pub until: Time,
+    /// At which node.
+    pub node: usize,
+}
 
 impl Witness {
     /// Somebody was let through the gate.

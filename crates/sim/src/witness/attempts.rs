@@ -43,7 +43,7 @@ impl Witness {
         if let Some((question, answer)) = question(&settlement.job).zip(settlement.answer.as_ref())
             && let Some(at) = claimed
         {
-            self.given(at, question, answer);
+            self.given(at, &question, answer);
         }
         true
     }

@@ -12,7 +12,6 @@ use entrega_ledger::Shard;
 
 use super::{Broken, Witness};
 use crate::disk::{Disk, Place};
-use crate::life::Attempting;
 
 /// Who claims.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +67,15 @@ const HEARD_WITHIN: Duration = Duration::from_secs(4);
 const SAME_INSTANT: Duration = Duration::from_micros(1);
 /// How long it may take beyond leases until somebody owns what nobody does.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// An attempt that was begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempting {
+    /// The job.
+    pub id: JobId,
+    /// The number of its claim.
+    pub claim: u64,
+}
 
 impl Witness {
     /// What was said before this, whoever claims must have heard.

@@ -7,8 +7,8 @@ use entrega_core::name::LaneName;
 use entrega_core::time::Time;
 
 use super::Witness;
-use crate::answers::Call;
-use crate::hands::Claimed;
+use super::answers::Call;
+use super::hands::Claimed;
 use crate::route::{PROXY_LANE, question};
 
 impl Witness {
@@ -20,7 +20,7 @@ impl Witness {
 
     /// A question was answered as it was taken.
     pub fn answered(&mut self, job: &Job, answer: &KeptAnswer) {
-        self.given(self.drift.moment(job.accepted_at), question(job).unwrap_or_default(), answer);
+        self.given(self.drift.moment(job.accepted_at), &question(job).unwrap_or_default(), answer);
     }
 
     /// The upstream is asked for a job; gives the number of the call.

@@ -9,10 +9,10 @@ use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 
+use super::orders::Orders;
+use super::seen::Seen;
 use super::{Broken, Witness};
 use crate::disk::Disk;
-use crate::orders::Orders;
-use crate::seen::Seen;
 
 /// What the witness knew at a moment of what is durable.
 pub struct Memory {

@@ -1,4 +1,4 @@
-//! Answers that are given again, and calls under way: in this process's memory, or where nodes share the ledger there.
+//! The cache of answers, and calls under way: in this process's memory, or where nodes share the ledger there.
 //! Invariant: the memory is bounded in bytes; the least used leave first. What is past its time is not given, whether or
 //! not it left.
 //! Never: writes to a ledger that nobody shares; a restart costs a few calls.

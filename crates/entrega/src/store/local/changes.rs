@@ -13,7 +13,7 @@ use super::Shared;
 use super::command::{Change, Command, NotWritten, Then};
 use super::hold::Hold;
 use super::lanes::OwnedLane;
-use super::orders::{Answered, Receipt};
+use super::order::{Answered, Receipt};
 use super::reading::patiently;
 use crate::store::StoreError;
 

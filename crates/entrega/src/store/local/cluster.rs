@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::ClusterOptions;
 use super::hold::Hold;
-use super::nodes::Nodes;
+use super::placement::Nodes;
 
 /// Signs of life, and looks at others, in one lease.
 pub(super) const BEATS_IN_A_LEASE: u32 = 6;
@@ -68,13 +68,18 @@ pub(super) struct Seen {
     looks: u32,
 }
 
+/// How long an owner is waited for that shows no sign of life.
+fn patience(lease: Duration) -> Duration {
+    lease + lease / 20
+}
+
 impl Cluster {
     pub(super) fn new(options: &ClusterOptions, now: Time) -> Cluster {
         Cluster {
             lease: options.lease,
             name: options.name.clone(),
             started_at: AtomicU64::new(now.as_micros()),
-            nodes: Nodes::default(),
+            nodes: Nodes::new(options.lease, patience(options.lease)),
             until: Arc::new(AtomicU64::new(now.as_micros())),
             unanswered: AtomicU64::new(0),
             holds: Mutex::default(),
@@ -111,7 +116,7 @@ impl Cluster {
 
     /// How long others wait, a little longer than the lease: clocks do not run alike.
     pub(super) fn patience(&self) -> Duration {
-        self.lease + self.lease / 20
+        patience(self.lease)
     }
 
     /// How long an order may be carried out: an owner that is gone is replaced by then, if its lease is not a long one.
@@ -161,7 +166,7 @@ impl Cluster {
     pub(super) fn may_take(&self, now: Time, shard: &Shard, node: u64) -> Option<(Token, u64)> {
         let seen = *self.seen.lock().get(shard)?;
         // Whoever should have it is given a moment more.
-        let turn = if self.nodes.is_anothers(now, self, shard, node) { self.lease / 10 } else { Duration::ZERO };
+        let turn = if self.nodes.is_anothers(now, shard, node) { self.lease / 10 } else { Duration::ZERO };
         // After an outage an owner has to find the ledger again before it can show that it lives.
         let outage = Time::from_micros(self.unanswered_at.load(Ordering::Relaxed));
         if now.since(outage) < self.patience() + self.lease / 2 {

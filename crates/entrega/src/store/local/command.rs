@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::Shared;
 use super::hold::Hold;
 use super::lanes::OwnedLane;
-use super::records::Kept;
+use super::records::IdempotencyRecord;
 
 /// A job ready to be written: encoded by its caller, so that the writer only writes.
 pub(super) struct Prepared {
@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     /// Its index entry; `None` for one that is done as it is taken.
     pub(super) live: Option<Vec<u8>>,
     /// What it is remembered by, as what, and what must still be there for that.
-    pub(super) once: Vec<(String, Kept, When)>,
+    pub(super) idempotency: Vec<(String, IdempotencyRecord, When)>,
 }
 
 /// What became of a new job.

@@ -3,7 +3,7 @@
 //! of a lane has the marks of its entries in memory, and only it changes them.
 //! Never: loses an entry to a replay; it stays until its job was delivered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 use entrega_ledger::{Expect, Key, Unit, When};
-use serde::{Deserialize, Serialize};
 
 use super::command::Then;
+use super::dead_index::{DeadIndex, DeadMark};
 use super::ends::leave_index;
 use super::lanes::OwnedLane;
-use super::orders::{Order, Receipt};
+use super::order::{Order, Receipt};
 use super::reading::{From, PAGE_ROWS, ReadError, patiently, visit};
 use super::records::{self, Live, id_key};
 use super::tables::{DEAD, JOBS, LIVE, MARKS};
@@ -34,30 +34,6 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// The most entries that are asked for in one call; a mail may have megabytes.
 const READ_AT_ONCE: usize = 32;
 const HOUR_MS: u64 = 3_600_000;
-/// What an entry without a failure code is counted under, and found by.
-const NO_CODE: &str = "unknown";
-
-/// What is known of an entry without reading it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct DeadMark {
-    tenant: TenantName,
-    code: String,
-    pub(super) status: DeadLetterStatus,
-    generation: u8,
-    pub(super) expires_at: Time,
-}
-
-impl DeadMark {
-    fn of(dead: &DeadLetter) -> DeadMark {
-        DeadMark {
-            tenant: dead.original_data.tenant.clone(),
-            code: dead.last_failure_code.clone().unwrap_or_else(|| NO_CODE.to_owned()),
-            status: dead.status,
-            generation: dead.generation,
-            expires_at: dead.expires_at(),
-        }
-    }
-}
 
 /// Where the mark of an entry is; those of a lane sort by age, and those of one moment as their ids do, whatever they are
 /// the ids of.
@@ -79,50 +55,6 @@ pub fn dead_letter_rows(dead: &DeadLetter) -> Unit {
     unit.put(MARKS, Key::Text(mark), records::encode(&DeadMark::of(dead)));
     unit.put(DEAD, id_key(dead.job_id), records::encode_json(dead));
     unit
-}
-
-/// The entries of one lane by age.
-#[derive(Debug, Default)]
-pub(super) struct DeadIndex {
-    by_age: BTreeMap<DeadLetterCursor, DeadMark>,
-    by_id: HashMap<JobId, Time>,
-    /// How many are pending or being replayed: what people mean by "dead letters".
-    open: u32,
-}
-
-impl DeadIndex {
-    fn put(&mut self, place: DeadLetterCursor, mark: DeadMark) {
-        self.remove(place.1);
-        self.by_id.insert(place.1, place.0);
-        self.open += u32::from(mark.status.is_open());
-        self.by_age.insert(place, mark);
-    }
-
-    /// Forgets an entry; where it was.
-    pub(super) fn remove(&mut self, id: JobId) -> Option<DeadLetterCursor> {
-        let place = (self.by_id.remove(&id)?, id);
-        let mark = self.by_age.remove(&place)?;
-        self.open -= u32::from(mark.status.is_open());
-        Some(place)
-    }
-
-    pub(super) fn contains(&self, id: JobId) -> bool {
-        self.by_id.contains_key(&id)
-    }
-
-    /// How many are pending or being replayed.
-    pub(super) fn open(&self) -> u32 {
-        self.open
-    }
-
-    /// All of them, the oldest first, and how many.
-    pub(super) fn oldest(&self) -> (impl Iterator<Item = (DeadLetterCursor, &DeadMark)>, usize) {
-        (self.by_age.iter().map(|(place, mark)| (*place, mark)), self.by_age.len())
-    }
-
-    fn mark(&self, id: JobId) -> Option<&DeadMark> {
-        self.by_age.get(&(*self.by_id.get(&id)?, id))
-    }
 }
 
 /// Places that fit a filter, and the last one that was looked at if there may be more behind it.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use entrega_core::breaker::BreakerFigures;
 use entrega_core::cadence::CadenceFigures;
 use entrega_core::lane::{Hold, LaneSizes};
-use entrega_core::policy::{LanePolicy, OnFull};
 use entrega_core::time::Time;
 use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
@@ -35,31 +34,6 @@ pub(super) struct LaneFigures {
     breaker: Option<BreakerFigures>,
     cadence: Option<CadenceFigures>,
     oldest: Option<Time>,
-}
-
-/// What was shown of a lane, and what this node left for it since.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    waiting: u32,
-    handed: u32,
-}
-
-impl Published {
-    /// Whether another job may be left for the lane; it counts at once. A lane that pushes out is left more than it holds:
-    /// which job has to go, its owner says.
-    pub(super) fn take_in(&mut self, policy: &LanePolicy) -> bool {
-        let most = match policy.on_full {
-            OnFull::Refuse => u64::from(policy.capacity),
-            OnFull::Preempt => u64::from(policy.capacity) * 2,
-        };
-        let has_room = u64::from(self.waiting) + u64::from(self.handed) < most;
-        self.handed += u32::from(has_room);
-        has_room
-    }
-
-    fn show(&mut self, waiting: u32) {
-        *self = Published { waiting, handed: 0 };
-    }
 }
 
 impl OwnedLane {

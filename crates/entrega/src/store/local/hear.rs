@@ -86,7 +86,7 @@ impl Shared {
             Some(("left", rest)) => {
                 let Some((node, shard)) = rest.split_once(' ') else { return };
                 if let (Ok(node), Some(cluster)) = (u64::from_str_radix(node, 16), &self.cluster) {
-                    cluster.nodes.leave_to(cluster, self.clock.now(), Shard::new(shard), node);
+                    cluster.nodes.leave_to(self.clock.now(), Shard::new(shard), node);
                 }
             }
             None if signal == "registry" => self.refresh_registry_or_log().await,

@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use entrega_core::id::JobId;
 use entrega_core::lane::Waiting;
-use entrega_core::time::Time;
 use entrega_ledger::{EntryId, InboxEntry, Op, Unit};
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::Shared;
 use super::command::Command;
 use super::lanes::{LaneEntry, OwnedLane};
-use super::orders::{Order, OrderId, Receipt};
+use super::order::{Entry, Receipt};
 use super::reading::{ReadError, patiently};
 use super::records::{self, Live};
 use super::tables::LIVE;
@@ -29,27 +27,6 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The most jobs of one lane whose takers are told of their end; the takers of others look now and then.
 const TAKERS_MAX: usize = 100_000;
-
-/// What is left for an owner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Entry {
-    /// A job: its index entry, and the node that took it and may wait for its end.
-    Job { id: JobId, live: Vec<u8>, taker: Option<u64> },
-    /// Something to do, before this moment or not at all.
-    Order { id: OrderId, until: Time, order: Order },
-}
-
-impl Entry {
-    /// A job that a node took.
-    pub(super) fn taken(id: JobId, live: &[u8], taker: u64) -> Vec<u8> {
-        records::encode(&Entry::Job { id, live: live.to_vec(), taker: Some(taker) })
-    }
-
-    /// A job that another job caused.
-    pub(super) fn caused(id: JobId, live: &[u8]) -> Vec<u8> {
-        records::encode(&Entry::Job { id, live: live.to_vec(), taker: None })
-    }
-}
 
 /// Reads a lane's inbox for as long as this node owns it.
 pub(super) async fn tend(shared: Arc<Shared>, entry: Arc<LaneEntry>, lane: Arc<OwnedLane>) {

@@ -22,7 +22,7 @@ use super::cluster::Cluster;
 use super::command::{Change, Command, Then};
 use super::ends::Pending;
 use super::lanes::OwnedLane;
-use super::orders::{Answered, Order, Receipt};
+use super::order::{Answered, Order, Receipt};
 use super::read_ahead;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
 use super::records::{self, Live, id_key};
@@ -41,8 +41,8 @@ impl JobStore for LocalStore {
         self.shared.bounded(self.shared.take(jobs)).await
     }
 
-    async fn job_once(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
-        Ok(self.shared.taken_under(&records::once_key(tenant, key)).await?)
+    async fn job_by_key(&self, tenant: &TenantName, key: &str) -> Result<Option<JobId>, StoreError> {
+        Ok(self.shared.taken_under(&records::submission_key(tenant, key)).await?)
     }
 
     async fn claim(&self, lane: &LaneName, max: usize) -> Result<ClaimBatch, StoreError> {

@@ -15,9 +15,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::Shared;
-use super::dead::DeadIndex;
-use super::figures::Published;
+use super::dead_index::DeadIndex;
 use super::hold::Hold;
+use super::published::Published;
 use super::read_ahead::{ReadAhead, WrittenRoom};
 use super::records::Live;
 

@@ -98,7 +98,7 @@ impl Shared {
         let (state, due) = self.state_of(id, &live);
         JobView {
             job_id: id,
-            destination: job.as_ref().and_then(records::destination),
+            destination: job.as_ref().and_then(|job| job.destination.clone()),
             lane: live.lane,
             endpoint: live.tenant.endpoint_name().map(str::to_owned),
             company_id: live.tenant.company(),

@@ -19,28 +19,32 @@ mod changes;
 mod cluster;
 mod command;
 mod dead;
+mod dead_index;
 mod draft;
 mod ends;
 mod figures;
 mod gates;
 mod hear;
 mod hold;
+mod idempotency;
 mod inbox;
 mod jobs;
 mod lanes;
 mod listing;
 mod mail;
 mod nodes;
+mod order;
 mod orders;
 mod owners;
+mod placement;
 mod prefetch;
+mod published;
 mod queue;
 mod read_ahead;
 mod reading;
 mod records;
 mod recovery;
 mod registry;
-mod requests;
 mod settlements;
 mod starts;
 mod submits;
@@ -57,6 +61,7 @@ use std::time::Duration;
 
 use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
+use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::{Ledger, Shard};
 use parking_lot::{Mutex, RwLock};
@@ -79,9 +84,9 @@ use self::read_ahead::WrittenRoom;
 use self::registry::Registered;
 use self::writer::Writer;
 use crate::chance::secret_bytes;
-use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::waiters::Waiters;
+use entrega_call::Clock;
 
 /// New jobs that may wait for the writer at once, and so about the largest group.
 const SUBMITS_WAITING_MAX: usize = 4096;
@@ -104,6 +109,8 @@ pub struct LocalOptions {
     pub free_bytes_min: u64,
     /// Where dead letters that leave are written down, one file a day.
     pub export_dir: Option<PathBuf>,
+    /// How what a job carries is written there.
+    pub show: fn(&Payload) -> serde_json::Value,
     /// Where the writer runs.
     pub writer: WriterOn,
     /// The number of this node: no other process over the same ledger has it.
@@ -134,6 +141,7 @@ impl LocalOptions {
             retention: Duration::from_hours(24),
             free_bytes_min: 0,
             export_dir: None,
+            show: |payload| serde_json::json!(payload),
             writer: WriterOn::Thread,
             node: u64::from_le_bytes(secret_bytes()),
             cluster: None,

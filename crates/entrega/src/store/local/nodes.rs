@@ -1,30 +1,26 @@
 //! Nodes: who shares the ledger, who of them lives, and who should own what.
-//! Invariant: placement is the same on every node that sees the same steady nodes. A shard moves only when nothing of it
-//! runs, one at a time, and not again for some leases.
+//! Invariant: a shard moves only when nothing of it runs, one at a time, and not again for some leases.
 //! Never: takes anything from a living owner; the owner gives it up by itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use entrega_core::time::Time;
 use entrega_ledger::{Key, Shard, Unit};
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::cluster::Cluster;
 use super::hold::{HOUSE, Hold};
 use super::lanes::OwnedLane;
+use super::placement::{Known, NodeRow, hash, place};
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
 use super::records;
 use super::tables::NODES;
 use crate::store::{HandOver, NodeView, OwnedShard, StoreError};
 
-/// A node is steady after so many leases: those that come and go are given nothing.
-const STEADY_AFTER: u32 = 3;
 /// A shard that moved stays for so many leases.
 const STAYS_FOR: u32 = 5;
 /// How long a lane that is to move waits for what runs.
@@ -32,91 +28,6 @@ const DRAINS_FOR: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// What is known of a node that is gone is forgotten after this.
 const FORGET_AFTER: Duration = Duration::from_hours(1);
-
-/// What a node shows of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct NodeRow {
-    name: String,
-    version: String,
-    started_at: Time,
-    /// Of the policies of all lanes: nodes that differ would treat the same job differently.
-    policies: u64,
-    beat: u64,
-    owns: Vec<(String, Time)>,
-    last: Option<(String, u64, Time)>,
-}
-
-/// A node, and since when it has shown nothing new.
-#[derive(Clone, Debug)]
-struct Known {
-    row: NodeRow,
-    since: Time,
-}
-
-/// What a node knows of all nodes, itself included.
-#[derive(Default)]
-pub(super) struct Nodes {
-    known: Mutex<BTreeMap<u64, Known>>,
-    /// Shards that were given up for a certain node, and until when they are left to it.
-    left_to: Mutex<BTreeMap<Shard, (u64, Time)>>,
-    /// When this node last tried to give each shard up.
-    tried: Mutex<BTreeMap<Shard, Time>>,
-    /// The last that it gave up.
-    last: Mutex<Option<(String, u64, Time)>>,
-    beat: AtomicU64,
-    /// Nodes whose other policies were warned of.
-    warned: Mutex<BTreeSet<u64>>,
-}
-
-/// The node that should own a shard: the one that draws highest for it. When a node comes or goes, only shards move that
-/// are, or were, its own.
-fn place(shard: &Shard, nodes: &[u64]) -> Option<u64> {
-    nodes.iter().copied().max_by_key(|node| mixed(hash(shard.as_str().as_bytes()) ^ mixed(*node)))
-}
-
-/// FNV-1a: the same on every machine and in every version.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-/// The last steps of splitmix64.
-fn mixed(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
-
-impl Nodes {
-    fn is_alive(known: &Known, now: Time, patience: Duration) -> bool {
-        now.since(known.since) < patience
-    }
-
-    /// Nodes that live, and have for some time.
-    fn steady(&self, now: Time, cluster: &Cluster) -> Vec<u64> {
-        let is_steady = |known: &Known| {
-            Nodes::is_alive(known, now, cluster.patience())
-                && now.since(known.row.started_at) >= cluster.lease() * STEADY_AFTER
-        };
-        self.known.lock().iter().filter(|(_, known)| is_steady(known)).map(|(node, _)| *node).collect()
-    }
-
-    /// Whether a shard is left to another node just now.
-    pub(super) fn is_left_to_another(&self, now: Time, shard: &Shard, node: u64) -> bool {
-        let mut left_to = self.left_to.lock();
-        left_to.retain(|_, (_, until)| *until > now);
-        left_to.get(shard).is_some_and(|(to, _)| *to != node)
-    }
-
-    /// Leaves a shard to a node for a lease.
-    pub(super) fn leave_to(&self, cluster: &Cluster, now: Time, shard: Shard, to: u64) {
-        self.left_to.lock().insert(shard, (to, now + cluster.lease()));
-    }
-
-    /// Whether another node should take a shard whose owner is gone; it is given a moment more.
-    pub(super) fn is_anothers(&self, now: Time, cluster: &Cluster, shard: &Shard, node: u64) -> bool {
-        place(shard, &self.steady(now, cluster)).is_some_and(|to| to != node)
-    }
-}
 
 impl Shared {
     /// What this node shows of itself.
@@ -182,7 +93,7 @@ impl Shared {
     fn other_policies(&self, cluster: &Cluster, now: Time) -> Vec<(u64, String)> {
         let known = cluster.nodes.known.lock();
         let Some(mine) = known.get(&self.options.node).map(|mine| mine.row.policies) else { return Vec::new() };
-        let others = known.iter().filter(|(_, other)| Nodes::is_alive(other, now, cluster.patience()));
+        let others = known.iter().filter(|(_, other)| cluster.nodes.is_alive(other, now));
         let others = others.filter(|(_, other)| other.row.policies != mine);
         others.map(|(node, other)| (*node, other.row.name.clone())).collect()
     }
@@ -207,7 +118,7 @@ impl Shared {
     pub(super) async fn balance(&self, cluster: &Cluster) -> Result<(), StoreError> {
         let now = self.clock.now();
         let me = self.options.node;
-        let steady = cluster.nodes.steady(now, cluster);
+        let steady = cluster.nodes.steady(now);
         if !steady.contains(&me) || self.is_released.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -265,14 +176,14 @@ impl Shared {
 
     /// Tells all nodes to whom a shard is left.
     async fn hint(&self, cluster: &Cluster, shard: &Shard, to: u64) {
-        cluster.nodes.leave_to(cluster, self.clock.now(), shard.clone(), to);
+        cluster.nodes.leave_to(self.clock.now(), shard.clone(), to);
         // One that is lost costs a move more.
         drop(self.ledger.signal(&format!("left {to:016x} {shard}")).await);
     }
 
     /// The same for all that this node owns, when it stops.
     pub(super) async fn hint_all(&self, cluster: &Cluster, holds: &[Arc<Hold>]) {
-        let mut steady = cluster.nodes.steady(self.clock.now(), cluster);
+        let mut steady = cluster.nodes.steady(self.clock.now());
         steady.retain(|node| *node != self.options.node);
         for hold in holds {
             if let Some(to) = place(&hold.shard, &steady) {
@@ -285,12 +196,12 @@ impl Shared {
     pub(super) fn node_views(&self) -> Vec<NodeView> {
         let now = self.clock.now();
         let Some(cluster) = &self.cluster else { return vec![self.only_node()] };
-        let steady = cluster.nodes.steady(now, cluster);
+        let steady = cluster.nodes.steady(now);
         let known = cluster.nodes.known.lock();
         let mine = known.get(&self.options.node).map(|mine| mine.row.policies);
         let view = |(node, one): (&u64, &Known)| {
             let Known { row, since } = one;
-            let is_alive = Nodes::is_alive(one, now, cluster.patience());
+            let is_alive = cluster.nodes.is_alive(one, now);
             // What a node that is gone owned, others have or are about to.
             let owns = row.owns.iter().filter(|_| is_alive);
             NodeView {
@@ -339,22 +250,6 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::store::local::ClusterOptions;
-
-    #[test]
-    fn shards_spread_over_nodes_and_few_move_when_one_comes() {
-        let shards: Vec<Shard> = (0..600).map(|lane| Shard::new(&format!("lane/{lane}"))).collect();
-        let three = [11, 222, 3333];
-        let four = [11, 222, 3333, 44444];
-        let of = |nodes: &[u64]| -> Vec<u64> { shards.iter().filter_map(|shard| place(shard, nodes)).collect() };
-        for node in three {
-            let share = of(&three).iter().filter(|owner| **owner == node).count();
-            assert!((140..260).contains(&share), "{node} owns {share} of 600");
-        }
-        let moved: Vec<_> = of(&three).into_iter().zip(of(&four)).filter(|(before, after)| before != after).collect();
-        assert!(moved.iter().all(|(_, after)| *after == 44444), "only what the newcomer draws moves");
-        assert!((90..220).contains(&moved.len()), "{} moved", moved.len());
-        assert_eq!(place(&shards[0], &[]), None);
-    }
 
     /// A beat was answered so late that the lease had a moment left. What was started in it was cut off, and made again.
     #[test]

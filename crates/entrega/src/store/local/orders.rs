@@ -2,28 +2,23 @@
 //! Invariant: what an order does, that it was taken and its answer are one group. One whose time is over is never carried
 //! out; whoever gave it then knows that nothing happened, and nothing will.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use entrega_core::dead_letter::NoReplay;
 use entrega_core::id::JobId;
-use entrega_core::job::JobState;
-use entrega_core::lane::{Explanation, TenantFigures};
 use entrega_core::time::Time;
-use entrega_ledger::{EntryId, Key, Op, Unit};
+use entrega_ledger::{Key, Op, Unit};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::Shared;
 use super::cluster::Cluster;
 use super::command::{Change, Command};
 use super::hold::Hold;
-use super::inbox::Entry;
 use super::lanes::{LaneEntry, OwnedLane};
+use super::order::{Answered, Entry, Order, OrderId, Receipt};
 use super::reading::{self, patiently};
 use super::records::{self, Live};
 use super::tables::ORDERS;
@@ -35,80 +30,6 @@ const LAST_ANSWER: Duration = Duration::from_millis(500);
 const ANSWERS_KEPT: Duration = Duration::from_mins(1);
 /// An answer is looked for this often even if nobody says that it is there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// Names an order.
-pub(super) type OrderId = [u8; 16];
-
-/// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Order {
-    Cancel { id: JobId, reason: String },
-    Unblock { id: JobId },
-    Replay { id: JobId },
-    Discard { id: JobId, reason: String },
-    Explain { id: JobId },
-    Tenants,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Answered {
-    Done,
-    Explained(Option<Explanation>),
-    Tenants(Vec<TenantFigures>),
-    Refused(Refusal),
-    /// Whoever gave the order has given it up.
-    GivenUp,
-}
-
-impl Answered {
-    /// Whether it was done.
-    pub(super) fn done(self) -> Result<(), ChangeError> {
-        match self {
-            Answered::Refused(refusal) => Err(refusal.into()),
-            Answered::Done | Answered::Explained(_) | Answered::Tenants(_) | Answered::GivenUp => Ok(()),
-        }
-    }
-}
-
-/// Why it was not done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Refusal {
-    Unknown,
-    WrongState { state: JobState, hint: String },
-    NoReplay(NoReplay),
-    Failed(String),
-}
-
-impl From<ChangeError> for Refusal {
-    fn from(error: ChangeError) -> Refusal {
-        match error {
-            ChangeError::Unknown => Refusal::Unknown,
-            ChangeError::WrongState { state, hint } => Refusal::WrongState { state, hint: hint.into_owned() },
-            ChangeError::NoReplay(why) => Refusal::NoReplay(why),
-            ChangeError::Store(error) => Refusal::Failed(error.to_string()),
-        }
-    }
-}
-
-impl From<Refusal> for ChangeError {
-    fn from(refusal: Refusal) -> ChangeError {
-        match refusal {
-            Refusal::Unknown => ChangeError::Unknown,
-            Refusal::WrongState { state, hint } => ChangeError::WrongState { state, hint: Cow::Owned(hint) },
-            Refusal::NoReplay(why) => ChangeError::NoReplay(why),
-            Refusal::Failed(reason) => StoreError::Unreachable { reason }.into(),
-        }
-    }
-}
-
-/// What stands for an order in the group that carries it out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receipt {
-    pub(super) entry: EntryId,
-    pub(super) id: OrderId,
-    pub(super) until: Time,
-}
 
 /// Where the answer to an order is found; sorts by when it is out of date.
 fn answer_key(until: Time, id: &OrderId) -> String {

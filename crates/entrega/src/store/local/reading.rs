@@ -10,6 +10,7 @@ use entrega_core::id::JobId;
 use entrega_ledger::{Key, Ledger, LedgerError, Scan, Table};
 
 use super::Shared;
+use super::tables::id_key;
 
 /// Rows that one page of a long scan may have.
 pub(super) const PAGE_ROWS: usize = 2048;
@@ -116,7 +117,7 @@ pub(super) fn job_of(key: &[u8]) -> Option<JobId> {
 impl Shared {
     /// The values of a table under these ids, in order.
     pub(super) async fn read_ids(&self, table: Table, ids: &[JobId]) -> Result<Vec<Option<Bytes>>, LedgerError> {
-        let keys: Vec<Key> = ids.iter().map(|id| super::records::id_key(*id)).collect();
+        let keys: Vec<Key> = ids.iter().map(|id| id_key(*id)).collect();
         self.ledger.read(table, &keys).await
     }
 }

@@ -8,8 +8,8 @@
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
-//! | `once` | `key/<tenant>/<key>` | [`Kept`], until it expires |
-//! | `once` | `request/<tenant>/<key>` | [`Kept`] of a request that is answered itself, until it expires |
+//! | `once` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
+//! | `once` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
 //! | `once` | `expiry/<moment>/…` | nothing; what a sweep looks for |
 //! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
 //! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
@@ -34,12 +34,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::reading::{ReadError, load};
-use super::tables::{DEAD, HISTORY, JOBS, LIVE, ONCE};
+pub(super) use super::tables::id_key;
+use super::tables::{DEAD, HISTORY, IDEMPOTENCY, JOBS, LIVE};
 use crate::store::Feedback;
 use crate::store::records::{self, BadRecord};
 pub(super) use crate::store::records::{
-    Ended, carried_bytes, carry_on, dead_letter, destination, encode, encode_ended, encode_job, encode_json, is_ended,
-    view_of_dead,
+    Ended, carried_bytes, carry_on, dead_letter, encode, encode_ended, encode_job, encode_json, is_ended, view_of_dead,
 };
 
 /// The index entry of a job that has not ended.
@@ -88,17 +88,17 @@ impl Live {
 
 /// A submission that must not happen twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct IdempotencyRecord {
     pub(super) request: [u8; 32],
     pub(super) id: JobId,
     pub(super) expires: Time,
     /// Of a request that makes no job: how it stands.
-    pub(super) stands: Option<Standing>,
+    pub(super) state: Option<RecordState>,
 }
 
 /// How a request stands that makes no job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Standing {
+pub(super) enum RecordState {
     /// Somebody makes it, until this moment at the latest.
     Running(Time),
     /// This was answered.
@@ -111,7 +111,7 @@ pub(super) fn request_key(tenant: &TenantName, key: &str) -> String {
 }
 
 /// What a submission is remembered by.
-pub(super) fn once_key(tenant: &TenantName, key: &str) -> String {
+pub(super) fn submission_key(tenant: &TenantName, key: &str) -> String {
     format!("key/{tenant}/{key}")
 }
 
@@ -152,8 +152,8 @@ pub(super) fn feedback_key(id: JobId) -> String {
     format!("feedback/{id}")
 }
 
-pub(super) async fn load_kept(ledger: &dyn Ledger, once_key: &str) -> Result<Option<Kept>, ReadError> {
-    load(ledger, ONCE, Key::Text(once_key.to_owned()), decode).await
+pub(super) async fn load_kept(ledger: &dyn Ledger, once_key: &str) -> Result<Option<IdempotencyRecord>, ReadError> {
+    load(ledger, IDEMPOTENCY, Key::Text(once_key.to_owned()), decode).await
 }
 
 /// The end of a job whose record cannot be read: what its index entry knows.
@@ -184,10 +184,6 @@ pub(super) fn decode<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<
 
 pub(super) fn decode_json<T: DeserializeOwned>(table: Table, bytes: &[u8]) -> Result<T, ReadError> {
     records::decode_json(bytes).map_err(unreadable(table))
-}
-
-pub(super) fn id_key(id: JobId) -> Key {
-    Key::Id(*id.as_bytes())
 }
 
 /// A record of the table `jobs`, whichever it is.

@@ -17,7 +17,7 @@ use super::changes::Decided;
 use super::cluster::Cluster;
 use super::command::Change;
 use super::lanes::OwnedLane;
-use super::orders::{Answered, Order};
+use super::order::{Answered, Order};
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
 use super::recovery::read_error;
 use super::tables::REGISTRY;

@@ -14,14 +14,14 @@ use entrega_ledger::{Expect, Key, Op, Unit, When};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::command::{Command, NotWritten, Prepared, Taken};
-use super::inbox::Entry;
 use super::lanes::LaneEntry;
+use super::order::Entry;
 use super::reading::ReadError;
-use super::records::{self, Ended, Kept, Live, id_key};
-use super::tables::{DEAD, JOBS, LIVE, ONCE};
+use super::records::{self, Ended, IdempotencyRecord, Live, id_key};
+use super::tables::{DEAD, IDEMPOTENCY, JOBS, LIVE};
 use super::writer::remember;
 use super::{SUBMITS_WAITING_MAX, Shared};
-use crate::store::{NewEntry, Once, StoreError, Submitted};
+use crate::store::{Idempotency, NewEntry, StoreError, Submitted};
 
 /// How often a job is tried again that lost a race, or whose lane has just moved.
 const TRIES_MAX: usize = 8;
@@ -91,25 +91,27 @@ impl Shared {
 
     /// What the keys of new jobs are used for, in one read.
     async fn used(&self, jobs: impl Iterator<Item = &NewEntry>) -> Result<Used, ReadError> {
-        let keys = jobs.flat_map(|entry| entry.once.iter().map(|once| records::once_key(&entry.job.tenant, &once.key)));
+        let keys = jobs.flat_map(|entry| {
+            entry.idempotency.iter().map(|used| records::submission_key(&entry.job.tenant, &used.key))
+        });
         let names: Vec<String> = keys.collect();
         if names.is_empty() {
             return Ok(Used::new());
         }
         let keys: Vec<Key> = names.iter().cloned().map(Key::Text).collect();
-        Ok(names.into_iter().zip(self.ledger.read(ONCE, &keys).await?).collect())
+        Ok(names.into_iter().zip(self.ledger.read(IDEMPOTENCY, &keys).await?).collect())
     }
 
     /// A job as it is written, or what is known of it already.
     fn prepare_new(&self, entry: &NewEntry, used: &Used) -> Result<Result<Prepared, Submitted>, StoreError> {
-        let NewEntry { job, once, answer } = entry;
-        let (now, mut remembered) = (self.clock.now(), Vec::with_capacity(once.len()));
-        for one in once {
-            let key = records::once_key(&job.tenant, &one.key);
+        let NewEntry { job, idempotency, answer } = entry;
+        let (now, mut remembered) = (self.clock.now(), Vec::with_capacity(idempotency.len()));
+        for one in idempotency {
+            let key = records::submission_key(&job.tenant, &one.key);
             let found = used.get(&key).cloned().flatten();
             // One whose record cannot be read counts as new: that must not keep anybody out.
             let before = match &found {
-                Some(bytes) => self.readable(&key, records::decode::<Kept>(ONCE, bytes))?,
+                Some(bytes) => self.readable(&key, records::decode::<IdempotencyRecord>(IDEMPOTENCY, bytes))?,
                 None => None,
             };
             if let Some(before) = before.filter(|before| before.expires > now) {
@@ -120,10 +122,10 @@ impl Shared {
                 }));
             }
             let expect = found.map_or(Expect::Absent, Expect::Is);
-            let when = When { table: ONCE, key: Key::Text(key.clone()), expect };
-            remembered.push((key, kept(job.id, one), when));
+            let when = When { table: IDEMPOTENCY, key: Key::Text(key.clone()), expect };
+            remembered.push((key, record(job, one), when));
         }
-        let prepared = Prepared { once: remembered, ..prepare(job) };
+        let prepared = Prepared { idempotency: remembered, ..prepare(job) };
         Ok(Ok(match answer {
             Some(answer) => {
                 let end = Ended::answered(job.clone(), answer.clone());
@@ -168,7 +170,7 @@ impl Shared {
                 answers[place] = match &handed {
                     Err(refused) => Some(Submitted::Unsaved((*refused).into())),
                     Ok(took_effect) if took_effect[number] => Some(Submitted::Accepted { pushed_out: None }),
-                    Ok(_) if jobs[place].once.is_empty() => Some(Submitted::Duplicate),
+                    Ok(_) if jobs[place].idempotency.is_empty() => Some(Submitted::Duplicate),
                     // Who used its key is looked up again.
                     Ok(_) => None,
                 };
@@ -210,7 +212,7 @@ struct Handing {
 
 /// A job as its lane's owner finds it.
 fn handed(lane: &LaneEntry, job: Prepared, taker: u64) -> Unit {
-    let Prepared { waiting, job, live, once } = job;
+    let Prepared { waiting, job, live, idempotency } = job;
     let id = waiting.id;
     let mut unit = Unit::default();
     unit.when_absent(JOBS, id_key(id));
@@ -220,7 +222,7 @@ fn handed(lane: &LaneEntry, job: Prepared, taker: u64) -> Unit {
         unit.ops.push(Op::Append(lane.shard.clone(), Entry::taken(id, &live, taker)));
         unit.put(LIVE, Key::Scoped(lane.scope.clone(), *id.as_bytes()), live);
     }
-    remember(&mut unit, once);
+    remember(&mut unit, idempotency);
     unit
 }
 
@@ -234,8 +236,9 @@ fn submitted(taken: Taken) -> Option<Submitted> {
     }
 }
 
-fn kept(id: JobId, once: &Once) -> Kept {
-    Kept { request: once.request, id, expires: once.expires, stands: None }
+fn record(job: &Job, used: &Idempotency) -> IdempotencyRecord {
+    let expires = job.accepted_at + used.lasts;
+    IdempotencyRecord { request: used.request, id: job.id, expires, state: None }
 }
 
 /// A job as it is written, without anything it is remembered by.
@@ -245,6 +248,6 @@ pub(super) fn prepare(job: &Job) -> Prepared {
         waiting: live.waiting(job.id),
         live: Some(records::encode(&live)),
         job: records::encode_job(job),
-        once: Vec::new(),
+        idempotency: Vec::new(),
     }
 }

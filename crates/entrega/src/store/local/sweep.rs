@@ -17,8 +17,8 @@ use super::dead::mark_key;
 use super::lanes::OwnedLane;
 use super::orders::stale_before;
 use super::reading::{From, ReadError, job_of, visit};
-use super::records::{self, Kept, id_key};
-use super::tables::{CALLS, DEAD, JOBS, MAIL, MARKS, ONCE, ORDERS};
+use super::records::{self, IdempotencyRecord, id_key};
+use super::tables::{CALLS, DEAD, IDEMPOTENCY, JOBS, MAIL, MARKS, ORDERS};
 use crate::store::{DeadLetterCursor, StoreError, Swept, export};
 
 /// The most that one sweep takes away.
@@ -62,7 +62,7 @@ impl Shared {
         self.choose_orders(&mut unit).await?;
         self.choose_nodes(&mut unit);
         let mut units = vec![unit];
-        for table in [ONCE, MAIL, CALLS] {
+        for table in [IDEMPOTENCY, MAIL, CALLS] {
             self.choose_expired(table, &mut units).await?;
         }
         units.retain(|unit| !unit.ops.is_empty());
@@ -180,7 +180,9 @@ impl Shared {
     /// Writes entries that leave into the export file of the day.
     fn write_down(&self, leaving: &[(DeadLetter, &'static str)]) -> Result<(), StoreError> {
         match &self.options.export_dir {
-            Some(dir) => export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead)),
+            Some(dir) => {
+                export::write_down(dir, self.clock.now(), leaving.iter().map(|(dead, _)| dead), self.options.show)
+            }
             None => Ok(()),
         }
     }
@@ -246,7 +248,7 @@ impl Shared {
 /// Whether a record that was to be forgotten has been used anew. One that cannot be read has not.
 fn is_current(table: Table, bytes: &[u8], now: Time) -> bool {
     match table {
-        ONCE => records::decode::<Kept>(table, bytes).is_ok_and(|kept| kept.expires > now),
+        IDEMPOTENCY => records::decode::<IdempotencyRecord>(table, bytes).is_ok_and(|kept| kept.expires > now),
         MAIL => records::decode_json::<records::Noted>(table, bytes).is_ok_and(|noted| noted.expires > now),
         // Whatever it holds, its moment comes first.
         _ => records::decode::<Time>(table, bytes).is_ok_and(|expires| expires > now),

@@ -1,7 +1,8 @@
 //! The tables of the store. Their keys and values are described in `records`.
 //! Invariant: a table's number is its place in [`TABLES`].
 
-use entrega_ledger::Table;
+use entrega_core::id::JobId;
+use entrega_ledger::{Key, Table};
 
 /// What jobs carry until they end, and what is known of them after.
 pub const JOBS: Table = Table { number: 0, name: "jobs", scanned: true };
@@ -14,7 +15,7 @@ pub const DEAD: Table = Table { number: 3, name: "dead", scanned: true };
 /// Keys, tenants, pauses, replays, the format's version.
 pub const REGISTRY: Table = Table { number: 4, name: "registry", scanned: true };
 /// Submissions and requests that must not happen twice.
-pub const ONCE: Table = Table { number: 5, name: "once", scanned: true };
+pub const IDEMPOTENCY: Table = Table { number: 5, name: "idempotency", scanned: true };
 /// Addresses that are not written to any more, and what came back about mails.
 pub const MAIL: Table = Table { number: 6, name: "mail", scanned: true };
 
@@ -30,4 +31,10 @@ pub const CALLS: Table = Table { number: 10, name: "calls", scanned: true };
 pub const NODES: Table = Table { number: 11, name: "nodes", scanned: true };
 
 /// All of them: what a ledger is opened with.
-pub const TABLES: [Table; 12] = [JOBS, LIVE, HISTORY, DEAD, REGISTRY, ONCE, MAIL, MARKS, ORDERS, FIGURES, CALLS, NODES];
+pub const TABLES: [Table; 12] =
+    [JOBS, LIVE, HISTORY, DEAD, REGISTRY, IDEMPOTENCY, MAIL, MARKS, ORDERS, FIGURES, CALLS, NODES];
+
+/// The key of what is kept of one job.
+pub(super) fn id_key(id: JobId) -> Key {
+    Key::Id(*id.as_bytes())
+}

@@ -16,11 +16,11 @@ use entrega_ledger::{Applied, EntryId, Key, LedgerError, Op, Room, Unit, Verdict
 use super::Shared;
 use super::command::{Cause, Change, Command, NotWritten, Prepared, Retried, Taken};
 use super::draft::{Answer, Draft, Guarded, Part, took_effect};
-use super::inbox::Entry;
 use super::lanes::OwnedLane;
+use super::order::Entry;
 use super::reading::{ASK_AGAIN_AFTER, ReadError, patiently};
-use super::records::{self, Kept, id_key};
-use super::tables::{DEAD, JOBS, LIVE, ONCE};
+use super::records::{self, IdempotencyRecord, id_key};
+use super::tables::{DEAD, IDEMPOTENCY, JOBS, LIVE};
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -303,7 +303,7 @@ impl Writer {
         draft: &mut Draft,
         answer: (usize, usize),
     ) -> Result<Taken, ReadError> {
-        let Prepared { waiting, job, live, once } = job;
+        let Prepared { waiting, job, live, idempotency } = job;
         let mut unit = Unit::default();
         let mut pushed_out = None;
         if live.is_some() {
@@ -325,7 +325,7 @@ impl Writer {
             unit.put(LIVE, lane.live_key(waiting.id), live);
         }
         unit.put(JOBS, id_key(waiting.id), job);
-        remember(&mut unit, once);
+        remember(&mut unit, idempotency);
         let part = draft.part(&lane.hold, Room::New);
         part.staged.push((lane.clone(), waiting.id));
         part.guard(unit, lane, waiting.id, Some(answer));
@@ -390,11 +390,11 @@ impl Writer {
 }
 
 /// Writes down what a job is remembered by, on the condition that nobody used it since.
-pub(super) fn remember(unit: &mut Unit, once: Vec<(String, Kept, When)>) {
-    for (key, kept, when) in once {
+pub(super) fn remember(unit: &mut Unit, idempotency: Vec<(String, IdempotencyRecord, When)>) {
+    for (key, kept, when) in idempotency {
         unit.when.push(when);
-        unit.put(ONCE, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
-        unit.put(ONCE, Key::Text(key), records::encode(&kept));
+        unit.put(IDEMPOTENCY, Key::Text(records::expiry_key(kept.expires, &key)), Vec::new());
+        unit.put(IDEMPOTENCY, Key::Text(key), records::encode(&kept));
     }
 }
 

@@ -1,0 +1,105 @@
+//! The `http` channel: one request, one answer.
+//! Invariant: every attempt carries the same id and idempotency key.
+//! Never: follows redirects or tries twice.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use entrega_call::{CallError, Client, parse_retry_after};
+use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_core::time::Time;
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, Method, Request};
+use tokio::time::Instant;
+
+use super::HttpRequest;
+use crate::channel::Channel;
+use crate::store::ClaimedJob;
+use entrega_call::Clock;
+
+pub(crate) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static(entrega_core::trace::TRACEPARENT);
+pub(crate) static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entrega/", env!("CARGO_PKG_VERSION")));
+
+/// Plain HTTP calls.
+pub struct HttpChannel {
+    client: Client,
+    clock: Clock,
+}
+
+impl HttpChannel {
+    /// Calls through this client.
+    pub fn new(client: Client, clock: Clock) -> HttpChannel {
+        HttpChannel { client, clock }
+    }
+}
+
+#[async_trait]
+impl Channel for HttpChannel {
+    async fn attempt(&self, claimed: &ClaimedJob, deadline: Instant) -> Outcome {
+        let request = match build(claimed) {
+            Ok(request) => request,
+            Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
+        };
+        outcome(self.client.call(request, deadline).await, self.clock.now())
+    }
+}
+
+/// What came of a call, as it is judged.
+pub(crate) fn outcome(called: Result<entrega_call::Answer, CallError>, now: Time) -> Outcome {
+    match called {
+        Ok(answer) => {
+            let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            Outcome::Answer(Answer {
+                retry_after: retry_after.and_then(|value| parse_retry_after(value, now.as_millis())),
+                status: answer.status,
+                headers: answer.headers,
+                body: answer.body,
+                truncated: answer.truncated,
+            })
+        }
+        Err(error) => Outcome::Fault(Fault { kind: error.kind(), message: error.reason() }),
+    }
+}
+
+/// The request of a job. It was checked when it was taken; what cannot be built now was written by another program.
+fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
+    let wanted: HttpRequest = claimed.job.payload.read().map_err(|error| error.to_string())?;
+    let mut request = Request::builder()
+        .method(wanted.method.as_str())
+        .uri(wanted.url.as_str())
+        .body(wanted.body.0.clone())
+        .map_err(|error| error.to_string())?;
+    let may_have_body = !matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
+    let headers = request.headers_mut();
+    headers.reserve(wanted.headers.len() + 4);
+    add_headers(headers, &wanted)?;
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    let id = value(&claimed.job.id.to_string())?;
+    if !headers.contains_key(USER_AGENT) {
+        headers.insert(USER_AGENT, OUR_NAME.clone());
+    }
+    if !headers.contains_key(&IDEMPOTENCY_KEY) {
+        let key = claimed.job.idempotency_key.as_deref().map(value).transpose()?;
+        headers.insert(IDEMPOTENCY_KEY.clone(), key.unwrap_or_else(|| id.clone()));
+    }
+    headers.insert(REQUEST_ID.clone(), id);
+    if !headers.contains_key(&TRACEPARENT) {
+        headers.insert(TRACEPARENT.clone(), value(&claimed.job.traceparent(claimed.attempt))?);
+    }
+    // Some servers refuse a POST that does not say that it has no body.
+    if wanted.body.0.is_empty() && may_have_body {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    Ok(request)
+}
+
+/// The caller's own, repeats included.
+fn add_headers(headers: &mut HeaderMap, wanted: &HttpRequest) -> Result<(), String> {
+    for (name, value) in &wanted.headers {
+        let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+        let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
+        headers.append(name, value);
+    }
+    Ok(())
+}

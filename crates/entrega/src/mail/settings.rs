@@ -1,0 +1,100 @@
+//! Settings: who mails are from, the ways they leave, and whose reports of them are heard.
+//! Invariant: every transport can be set up as it stands here; the order is the order in which they are tried.
+//! Never: shows a password.
+
+use entrega_call::Clock;
+
+use super::content::Mailbox;
+#[cfg(feature = "ses")]
+use super::ses::{SesConfig, SesTransport};
+use super::smtp::{SmtpConfig, SmtpTransport};
+use super::transport::Transport;
+use crate::secret::Secret;
+
+/// How mails leave and come back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MailConfig {
+    /// Who a mail is from that does not say.
+    pub from: Option<Mailbox>,
+    /// The right side of Message-IDs; the sender's domain if `None`.
+    pub domain: Option<String>,
+    /// The ways out, the first one first.
+    pub transports: Vec<TransportConfig>,
+    /// Topics of SNS whose notifications are heard.
+    pub topics: Vec<String>,
+    /// Hosts beside Amazon's whose signing certificates are trusted.
+    pub certificate_hosts: Vec<String>,
+}
+
+/// A way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportConfig {
+    /// Its name.
+    pub name: String,
+    /// As it was written; may hold a password.
+    pub url: Secret,
+    /// Whether a login may cross the network in the clear.
+    pub allow_plain_auth: bool,
+    /// How many idle connections are kept.
+    pub idle_connections: usize,
+    /// What is spoken.
+    pub kind: TransportKind,
+}
+
+/// What a transport speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TransportKind {
+    /// SMTP.
+    Smtp(SmtpConfig),
+    /// Amazon SES.
+    #[cfg(feature = "ses")]
+    Ses(SesConfig),
+}
+
+/// A way out for mails that cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("the transport '{name}' cannot be set up")]
+pub struct TransportError {
+    /// Which one.
+    pub name: String,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl MailConfig {
+    /// The ways out, in order; certificates in `extra_ca_pem` are trusted beside the public roots.
+    ///
+    /// # Errors
+    /// The first that cannot be set up.
+    pub fn transports(
+        &self,
+        extra_ca_pem: Option<&[u8]>,
+        clock: &Clock,
+    ) -> Result<Vec<Box<dyn Transport>>, TransportError> {
+        let set_up = |config: &TransportConfig| {
+            let failed = |source| TransportError { name: config.name.clone(), source };
+            config.transport(extra_ca_pem.map(<[u8]>::to_vec), clock).map_err(failed)
+        };
+        self.transports.iter().map(set_up).collect()
+    }
+}
+
+impl TransportConfig {
+    #[cfg_attr(not(feature = "ses"), expect(unused_variables, reason = "only SES signs with the time"))]
+    fn transport(
+        &self,
+        extra_ca_pem: Option<Vec<u8>>,
+        clock: &Clock,
+    ) -> Result<Box<dyn Transport>, Box<dyn std::error::Error + Send + Sync>> {
+        match &self.kind {
+            TransportKind::Smtp(smtp) => {
+                Ok(Box::new(SmtpTransport::new(&self.name, SmtpConfig { extra_ca_pem, ..smtp.clone() })?))
+            }
+            #[cfg(feature = "ses")]
+            TransportKind::Ses(ses) => {
+                let config = entrega_call::ClientConfig { extra_ca_pem, ..ses.client_config() };
+                let client = entrega_call::Client::new(config)?;
+                Ok(Box::new(SesTransport::new(&self.name, ses.clone(), client, clock.clone())))
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Opening an engine: from a configuration to a store, clients and products.
+//! Invariant: an engine that opened can run; whatever stands in the way is a typed error.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use entrega_call::{Client, ClientConfig, ClientError, Clock};
+#[cfg(feature = "redis")]
+use entrega_ledger::redis::{RedisLedger, RedisOpenError, RedisOptions};
+use entrega_ledger::{HeapLedger, LedgerError, LsmLedger};
+use http::HeaderValue;
+
+use crate::chance::secret_bytes;
+use crate::connector::Connector;
+use crate::engine::{Engine, EngineParts, PRODUCTS, WEBHOOK_AGENT};
+use crate::env::Lanes;
+#[cfg(feature = "ses")]
+use crate::mail::sns::{Sns, SnsConfig, SnsConfigError};
+use crate::mail::{MailConfig, TransportError};
+use crate::proxy::Routes;
+use crate::seal::{Seal, SealError};
+use crate::secret::Secret;
+use crate::store::Store;
+use crate::store::local::{ClusterOptions, LocalOptions, LocalStore, ReadError, tables};
+use crate::webhook::{ConfiguredError, EndpointConfig, put_configured};
+
+/// How much of a third-party API's answer is kept: what it answers is what was wanted.
+const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
+const MIB: u64 = 1 << 20;
+
+/// Where jobs are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// On disk, in this process.
+    Embedded,
+    /// Gone when the process ends.
+    Memory,
+    /// In Redis, for several nodes; its address may carry a password.
+    #[cfg(feature = "redis")]
+    Redis(Secret),
+}
+
+/// As it is written in a configuration, without the password of an address.
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreKind::Embedded => f.write_str("embedded"),
+            StoreKind::Memory => f.write_str("memory"),
+            #[cfg(feature = "redis")]
+            StoreKind::Redis(url) => f.write_str(&entrega_ledger::redis::without_password(url.reveal())),
+        }
+    }
+}
+
+/// Where jobs are safe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Which store.
+    pub kind: StoreKind,
+    /// Its directory, and that of the keys.
+    pub data: PathBuf,
+    /// How long ended jobs are kept.
+    pub retention: Duration,
+    /// New work is refused when less is free.
+    pub free_space_min_mib: u64,
+    /// Whether dead letters that leave are written down.
+    pub export_dead_letters: bool,
+    /// What every key in Redis begins with.
+    pub redis_prefix: String,
+    /// Whether a Redis is used that may lose or evict jobs.
+    pub allow_unsafe_redis: bool,
+}
+
+impl StoreConfig {
+    /// A store of this kind, with its files in `data`.
+    pub fn new(kind: StoreKind, data: impl Into<PathBuf>) -> StoreConfig {
+        StoreConfig {
+            kind,
+            data: data.into(),
+            retention: Duration::from_hours(24),
+            free_space_min_mib: 512,
+            export_dead_letters: false,
+            redis_prefix: "entrega".into(),
+            allow_unsafe_redis: false,
+        }
+    }
+
+    fn export_dir(&self) -> Option<PathBuf> {
+        let exports = self.export_dead_letters && self.kind != StoreKind::Memory;
+        exports.then(|| self.data.join("dead-letters"))
+    }
+
+    /// How the local store is set up.
+    pub fn local(&self, lanes: &Lanes) -> LocalOptions {
+        LocalOptions {
+            retention: self.retention,
+            free_bytes_min: self.free_space_min_mib.saturating_mul(MIB),
+            export_dir: self.export_dir(),
+            show: |payload| PRODUCTS.show(payload),
+            ..LocalOptions::new(lanes.clone())
+        }
+    }
+
+    /// What secrets are sealed with before they are stored. A store in memory leaves no file: its key goes with it.
+    fn seal(&self, key: Option<&Secret>) -> Result<Seal, SealError> {
+        match (key, &self.kind) {
+            (None, StoreKind::Memory) => Ok(Seal::from_key(secret_bytes())),
+            (key, _) => Seal::of(key.map(Secret::reveal), &self.data),
+        }
+    }
+
+    /// Whether other nodes have the same store.
+    pub fn is_shared(&self) -> bool {
+        match &self.kind {
+            StoreKind::Embedded | StoreKind::Memory => false,
+            #[cfg(feature = "redis")]
+            StoreKind::Redis(_) => true,
+        }
+    }
+}
+
+/// What an engine is opened with.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Where jobs are safe.
+    pub store: StoreConfig,
+    /// How nodes share a store that can be shared.
+    pub cluster: ClusterOptions,
+    /// Where calls may go, and how.
+    pub client: ClientConfig,
+    /// The lanes there are.
+    pub lanes: Lanes,
+    /// How mails leave.
+    pub mail: MailConfig,
+    /// What webhooks call themselves.
+    pub webhook_agent: HeaderValue,
+    /// Where the webhooks of each tenant go.
+    pub endpoints: Vec<EndpointConfig>,
+    /// The proxy routes, by lane.
+    pub routes: Routes,
+    /// Third-party APIs.
+    pub connectors: Vec<Connector>,
+    /// The key that secrets are sealed with; in a file beside the store if `None`.
+    pub secret_key: Option<Secret>,
+}
+
+impl EngineConfig {
+    /// These lanes over this store; no mail can leave, and there are no endpoints, routes or connectors yet.
+    pub fn new(store: StoreConfig, lanes: Lanes) -> EngineConfig {
+        EngineConfig {
+            store,
+            cluster: ClusterOptions { lease: ClusterOptions::LEASE, name: "node".into() },
+            client: ClientConfig::default(),
+            lanes,
+            mail: MailConfig::default(),
+            webhook_agent: WEBHOOK_AGENT,
+            endpoints: Vec::new(),
+            routes: Routes::new(),
+            connectors: Vec::new(),
+            secret_key: None,
+        }
+    }
+}
+
+/// Why an engine could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The data cannot be opened.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// What is in it cannot be read.
+    #[error(transparent)]
+    Store(#[from] ReadError),
+    /// Redis cannot be used.
+    #[cfg(feature = "redis")]
+    #[error(transparent)]
+    Redis(#[from] RedisOpenError),
+    /// The key of stored secrets cannot be used.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The configured endpoints cannot be put into the store.
+    #[error(transparent)]
+    Endpoints(#[from] ConfiguredError),
+    /// The HTTP client cannot be set up.
+    #[error("the HTTP client cannot be set up")]
+    Client(#[from] ClientError),
+    /// The topics of SNS cannot be listened to.
+    #[cfg(feature = "ses")]
+    #[error(transparent)]
+    Sns(#[from] SnsConfigError),
+    /// A way out for mails cannot be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+impl Engine {
+    /// Opens the store and sets up the products. Nothing is delivered before [`Engine::run`].
+    pub async fn open(config: EngineConfig) -> Result<Engine, OpenError> {
+        Ok(EngineParts::open(config).await?.build())
+    }
+}
+
+impl EngineParts {
+    /// The same, for a program that changes some of them.
+    pub async fn open(config: EngineConfig) -> Result<EngineParts, OpenError> {
+        let clock = Clock::system();
+        let store = open_store(&config, &clock).await?;
+        let seal = Arc::new(config.store.seal(config.secret_key.as_ref())?);
+        put_configured(&*store, &seal, clock.now(), &config.endpoints, config.store.is_shared()).await?;
+        let client = Client::new(config.client.clone())?;
+        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..config.client.clone() };
+        Ok(EngineParts {
+            filter: config.client.filter.clone(),
+            connector_client: Client::new(answers)?,
+            seal,
+            transports: config.mail.transports(config.client.extra_ca_pem.as_deref(), &clock)?,
+            #[cfg(feature = "ses")]
+            sns: sns(&config.mail, &client, &clock)?,
+            client,
+            mail_from: config.mail.from,
+            mail_domain: config.mail.domain,
+            webhook_agent: config.webhook_agent,
+            routes: config.routes,
+            connectors: config.connectors,
+            retention: config.store.retention,
+            ..EngineParts::over(store, clock, config.lanes)
+        })
+    }
+}
+
+async fn open_store(config: &EngineConfig, clock: &Clock) -> Result<Arc<dyn Store>, OpenError> {
+    let local = config.store.local(&config.lanes);
+    let store = match &config.store.kind {
+        StoreKind::Embedded => {
+            let ledger = LsmLedger::open(&config.store.data, &tables::TABLES)?;
+            LocalStore::open(Arc::new(ledger), clock.clone(), local).await?
+        }
+        StoreKind::Memory => LocalStore::open(Arc::new(HeapLedger::new(&tables::TABLES)), clock.clone(), local).await?,
+        #[cfg(feature = "redis")]
+        StoreKind::Redis(url) => {
+            let options = RedisOptions {
+                url: url.reveal().to_owned(),
+                prefix: config.store.redis_prefix.clone(),
+                allow_unsafe: config.store.allow_unsafe_redis,
+            };
+            let ledger = Arc::new(Box::pin(RedisLedger::open(options)).await?);
+            let shared = LocalOptions { free_bytes_min: 0, cluster: Some(config.cluster.clone()), ..local };
+            LocalStore::open(ledger, clock.clone(), shared).await?
+        }
+    };
+    Ok(Arc::new(store))
+}
+
+#[cfg(feature = "ses")]
+fn sns(mail: &MailConfig, client: &Client, clock: &Clock) -> Result<Option<Sns>, SnsConfigError> {
+    let config = SnsConfig { topics: mail.topics.clone(), certificate_hosts: mail.certificate_hosts.clone() };
+    let listens = !mail.topics.is_empty();
+    listens.then(|| Sns::new(config, client.clone(), clock.clone())).transpose()
+}

@@ -1,0 +1,202 @@
+//! The server: connections, within limits.
+//! Invariant: a connection costs bounded memory and ends when it is slow; a shutdown lets requests in flight finish.
+//! Never: knows routes; it hands every request to the router. Whatever reads and writes bytes can be a connection,
+//! so TLS only has to wrap the stream.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tower::Service as _;
+
+use super::problem::ApiError;
+use super::write_timeout::WriteTimeout;
+use super::{Api, ApiState, router};
+
+/// What one connection may buffer, and the most bytes in a request's headers; more answer 431.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// The pause after an accept that failed for want of something (file handles, memory): trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What callers may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Connections at once; further ones wait in the system's queue.
+    pub connections_max: usize,
+    /// From the end of one request to the last byte of the next one's headers, so also how long a connection may
+    /// idle: hyper has one clock for both.
+    pub header_timeout: Duration,
+    /// From the first byte of a body to its last, and how long a piece of an answer may wait to be taken.
+    pub body_timeout: Duration,
+    /// Bytes in a body.
+    pub body_bytes_max: usize,
+    /// Bytes in a mail with its files.
+    pub mail_bytes_max: usize,
+    /// Bodies larger than `body_bytes_max` that are in memory at once; further ones wait.
+    pub large_bodies_max: usize,
+    /// How long a shutdown waits for requests in flight.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits {
+            connections_max: 4096,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            body_bytes_max: 1 << 20,
+            mail_bytes_max: 14 << 20,
+            large_bodies_max: 16,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Answers on `listener` until `shutdown`, then finishes what is in flight.
+pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits, shutdown: CancellationToken) {
+    let http = protocol(&limits);
+    let (connections_max, drain_timeout) = (limits.connections_max.max(1), limits.drain_timeout);
+    let taking_max = limits.body_timeout;
+    let router = router(Api::new(state, limits, shutdown.clone()));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => report(ended),
+            stream = accept(&listener), if connections.len() < connections_max => {
+                let stream = WriteTimeout::new(stream, taking_max);
+                connections.spawn(converse(http.clone(), stream, router.clone(), shutdown.clone()));
+            }
+        }
+    }
+    drop(listener);
+    drain(connections, drain_timeout).await;
+}
+
+fn protocol(limits: &ServerLimits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
+    // At most 100 headers is hyper's own limit; setting it would cost an allocation per request.
+    http.max_header_size(BUFFER_BYTES_MAX).max_buf_size(BUFFER_BYTES_MAX);
+    http
+}
+
+/// The next connection.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Answers are small and whole: waiting to fill a packet only delays them. Without it, it still works.
+                drop(stream.set_nodelay(true));
+                return stream;
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::error!(errorReason = %error, "A connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// One connection, to its end.
+async fn converse<S>(http: http1::Builder, stream: S, router: Router, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| answer(&router, request));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(errorReason = %error, "A connection broke off");
+    }
+}
+
+/// A handler that panics has made a mistake, its caller has not: the caller gets an answer, and the connection lives.
+/// Nothing a handler leaves half done is seen by others: what they share is in the store, which changes in whole verbs.
+fn answer(router: &Router, request: Request<Incoming>) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+    let answer = router.clone().call(request.map(Body::new));
+    AssertUnwindSafe(answer).catch_unwind().map(|answered| answered.unwrap_or_else(|panic| Ok(apology(&*panic))))
+}
+
+fn apology(panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    ApiError::Panicked { message: text.unwrap_or("a panic without words").to_owned() }.into_response()
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(errorReason = %error, "A connection's task panicked");
+    }
+}
+
+async fn drain(mut connections: JoinSet<()>, limit: Duration) {
+    let all_ended = async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    };
+    if tokio::time::timeout(limit, all_ended).await.is_err() {
+        tracing::warn!(connections = connections.len(), "Connections were cut: they did not end in time");
+        connections.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The connection was dropped without a word: the caller could not tell it from a network that failed.
+    #[tokio::test]
+    async fn a_handler_that_panics_answers_500_and_the_connection_goes_on() {
+        async fn fault() -> &'static str {
+            panic!("what only the log may know")
+        }
+        let router = Router::new().route("/fault", get(fault)).route("/", get(async || "well"));
+        let (mut caller, stream) = duplex(BUFFER_BYTES_MAX);
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(converse(protocol(&ServerLimits::default()), stream, router, shutdown));
+        caller.write_all(b"GET /fault HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        caller.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        caller.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 500 "), "{text}");
+        assert!(text.contains("application/problem+json") && text.contains("urn:entrega:problem:internal"), "{text}");
+        assert!(!text.contains("what only the log may know"), "{text}");
+        assert!(text.ends_with("well"), "{text}");
+        server.await.unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+//! Printing: a configuration as TOML.
+//! Invariant: what is printed loads again to an equal configuration, under the same environment's plain names.
+//! Never: shows a secret. That of an endpoint is printed as `***`, which is too short to load: nobody signs with it.
+
+use entrega_core::backoff::Backoff;
+use entrega_core::policy::{Fairness, LanePolicy, Retry};
+use entrega_core::throttle::Rate;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+use super::value::{duration, keys, none, number, rule, table, word};
+use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, connectors, lane, proxy};
+use entrega::connector::Connector;
+use entrega::seal::SECRET_KEY_VARIABLE;
+
+pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
+    [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
+
+impl Config {
+    /// The whole configuration, defaults included.
+    pub fn to_toml(&self) -> String {
+        let lanes = self.lanes.iter().map(|(name, policy)| (name.to_string(), Value::Table(lane_table(policy))));
+        let table = Table::from_iter([
+            ("server".to_owned(), Value::Table(self.server_table())),
+            ("store".to_owned(), Value::Table(self.store_table())),
+            ("cluster".to_owned(), Value::Table(self.cluster_table())),
+            ("outbound".to_owned(), Value::Table(super::outbound::print(&self.outbound))),
+            ("email".to_owned(), Value::Table(self.email_table())),
+            (
+                "webhooks".to_owned(),
+                keys([("user_agent", Value::from(self.webhook_agent.to_str().unwrap_or_default()))]),
+            ),
+            ("transports".to_owned(), Value::Table(self.transports_table())),
+            (
+                "ses".to_owned(),
+                keys([
+                    ("topics", Value::from(self.mail.topics.clone())),
+                    ("certificate_hosts", Value::from(self.mail.certificate_hosts.clone())),
+                ]),
+            ),
+            (
+                "log".to_owned(),
+                keys([
+                    ("level", Value::from(self.log.level.as_str())),
+                    ("format", word(&LOG_FORMATS, self.log.format)),
+                ]),
+            ),
+            ("shutdown".to_owned(), keys([("grace", duration(self.shutdown.grace))])),
+            ("lanes".to_owned(), Value::Table(lanes.collect())),
+            ("tenants".to_owned(), Value::Table(self.tenants_table())),
+            ("proxy".to_owned(), Value::Table(self.proxy_table())),
+            ("connectors".to_owned(), Value::Table(self.connectors_table())),
+        ]);
+        let mut secrets = String::new();
+        for (name, key) in [(ADMIN_KEY_VARIABLE, &self.admin_key), (SECRET_KEY_VARIABLE, &self.secret_key)] {
+            if key.is_some() {
+                secrets += &format!("# {name} = \"***\" comes from the environment\n\n");
+            }
+        }
+        format!("{secrets}{table}")
+    }
+
+    fn connectors_table(&self) -> Table {
+        let table = |connector: &Connector| Value::Table(connectors::table(connector));
+        self.connectors.iter().map(|connector| (connector.id.clone(), table(connector))).collect()
+    }
+
+    fn proxy_table(&self) -> Table {
+        self.routes.values().map(|route| (route.name.clone(), Value::Table(proxy::table(route)))).collect()
+    }
+
+    fn tenants_table(&self) -> Table {
+        let mut tenants: BTreeMap<String, Table> = BTreeMap::new();
+        for endpoint in &self.endpoints {
+            let keys = keys([
+                ("url", Value::from(endpoint.url.as_str())),
+                ("secret", Value::from("***")),
+                ("event_types", Value::from(endpoint.event_types.clone())),
+                ("throttle", endpoint.throttle.map_or_else(none, rate)),
+                ("enabled", Value::from(endpoint.enabled)),
+            ]);
+            tenants.entry(endpoint.tenant.to_string()).or_default().insert(endpoint.name.clone(), keys);
+        }
+        let settings = |endpoints| keys([("endpoints", Value::Table(endpoints))]);
+        tenants.into_iter().map(|(tenant, endpoints)| (tenant, settings(endpoints))).collect()
+    }
+
+    fn server_table(&self) -> Table {
+        let server = &self.server;
+        table([
+            ("listen", Value::from(server.listen.to_string())),
+            ("insecure_listen", Value::from(server.insecure_listen)),
+            ("connections_max", number(server.connections_max)),
+            ("header_timeout", duration(server.header_timeout)),
+            ("body_timeout", duration(server.body_timeout)),
+        ])
+    }
+
+    fn store_table(&self) -> Table {
+        let store = &self.store;
+        table([
+            ("kind", Value::from(store.kind.to_string())),
+            ("data", Value::from(store.data.to_string_lossy().as_ref())),
+            ("retention", duration(store.retention)),
+            ("free_space_min_mib", number(store.free_space_min_mib)),
+            ("export_dead_letters", Value::from(store.export_dead_letters)),
+            ("redis_prefix", Value::from(store.redis_prefix.as_str())),
+            ("allow_unsafe_redis", Value::from(store.allow_unsafe_redis)),
+        ])
+    }
+
+    fn cluster_table(&self) -> Table {
+        table([("lease", duration(self.cluster.lease))])
+    }
+
+    fn email_table(&self) -> Table {
+        let mail = &self.mail;
+        let names: Vec<&str> = mail.transports.iter().map(|transport| transport.name.as_str()).collect();
+        let mut table = table([("transports", Value::from(names))]);
+        if let Some(from) = &mail.from {
+            let text = match &from.name {
+                Some(name) => format!("\"{}\" <{}>", name.replace('\\', "\\\\").replace('"', "\\\""), from.address),
+                None => from.address.clone(),
+            };
+            table.insert("from".into(), Value::from(text));
+        }
+        if let Some(domain) = &mail.domain {
+            table.insert("domain".into(), Value::from(domain.as_str()));
+        }
+        table
+    }
+
+    fn transports_table(&self) -> Table {
+        let transports = self.mail.transports.iter().map(|transport| {
+            let keys = keys([
+                ("url", Value::from(transport_url(transport.url.reveal()))),
+                ("allow_plain_auth", Value::from(transport.allow_plain_auth)),
+                ("idle_connections", number(transport.idle_connections)),
+            ]);
+            (transport.name.clone(), keys)
+        });
+        transports.collect()
+    }
+}
+
+/// The address of a transport with its login hidden.
+fn transport_url(url: &str) -> String {
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, rest)) => format!("{scheme}://***:***@{rest}"),
+        None => url.to_owned(),
+    }
+}
+
+fn lane_table(policy: &LanePolicy) -> Table {
+    let own_rules = policy.rules.len().saturating_sub(policy.dialect.rules().len());
+    table([
+        ("channel", Value::from(policy.channel.as_str())),
+        ("retry", retry(&policy.retry)),
+        ("timeout", duration(policy.timeout)),
+        ("ttl", policy.ttl.map_or_else(none, duration)),
+        ("concurrency", number(policy.concurrency)),
+        ("tenant_concurrency", number(policy.tenant_concurrency)),
+        ("throttle", throttle(policy)),
+        ("breaker", breaker(policy)),
+        ("cadence", cadence(policy)),
+        ("capacity", number(policy.capacity)),
+        ("on_full", word(&lane::ON_FULL, policy.on_full)),
+        ("on_exhausted", word(&lane::ON_EXHAUSTED, policy.on_exhausted)),
+        ("fairness", fairness(&policy.fairness)),
+        ("dialect", word(&lane::DIALECTS, policy.dialect)),
+        ("classify", Value::Array(policy.rules[..own_rules].iter().map(rule).collect())),
+        ("dead_letters", keys([("ttl", duration(policy.dead_letters.ttl)), ("cap", number(policy.dead_letters.cap))])),
+    ])
+}
+
+fn retry(retry: &Retry) -> Value {
+    let attempts = ("attempts", number(retry.attempts));
+    match &retry.backoff {
+        Backoff::Listed(delays) => {
+            keys([attempts, ("delays", Value::Array(delays.iter().copied().map(duration).collect()))])
+        }
+        Backoff::Exponential { base, max, jitter, floor } => keys([
+            attempts,
+            ("base", duration(*base)),
+            ("max", duration(*max)),
+            ("jitter", Value::from(*jitter)),
+            ("floor", duration(*floor)),
+        ]),
+    }
+}
+
+fn throttle(policy: &LanePolicy) -> Value {
+    policy.throttle.as_ref().map_or_else(none, |throttle| {
+        keys([
+            ("max_requests", number(throttle.max_requests)),
+            ("per", duration(throttle.per)),
+            ("scope", word(&lane::SCOPES, throttle.scope)),
+        ])
+    })
+}
+
+fn rate(rate: Rate) -> Value {
+    keys([("max_requests", number(rate.max_requests)), ("per", duration(rate.per()))])
+}
+
+fn breaker(policy: &LanePolicy) -> Value {
+    policy.breaker.as_ref().map_or_else(none, |(breaker, scope)| {
+        keys([
+            ("failures", number(breaker.failures)),
+            ("open", duration(breaker.open)),
+            ("probe_timeout", duration(breaker.probe_timeout)),
+            ("when_open", word(&lane::WHEN_OPEN, breaker.when_open)),
+            ("scope", word(&lane::SCOPES, *scope)),
+        ])
+    })
+}
+
+fn cadence(policy: &LanePolicy) -> Value {
+    policy.cadence.as_ref().map_or_else(none, |cadence| {
+        keys([
+            ("initial", duration(cadence.initial)),
+            ("min", duration(cadence.min)),
+            ("max", duration(cadence.max)),
+            ("slow_after", duration(cadence.slow_after)),
+            ("step", duration(cadence.step)),
+            ("penalty", Value::from(cadence.penalty)),
+        ])
+    })
+}
+
+fn fairness(fairness: &Fairness) -> Value {
+    keys([
+        ("enable_round_robin", Value::from(fairness.enable_round_robin)),
+        ("max_jobs_per_tenant_batch", number(fairness.max_jobs_per_tenant_batch)),
+        ("round_robin_base_priority", number(fairness.round_robin_base_priority)),
+        ("priority_increment_per_round", number(fairness.priority_increment_per_round)),
+        ("max_round_robin_priority", number(fairness.max_round_robin_priority)),
+    ])
+}
