@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use thiserror::Error;
 
 /// Servers in a row that each decode a path once are not more than this.
@@ -163,21 +164,7 @@ fn is_dots(segment: &[u8]) -> bool {
 }
 
 fn decoded(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut index = 0;
-    while let Some(&byte) = text.get(index) {
-        match hex_pair(text, index + 1).filter(|_| byte == b'%') {
-            Some(value) => {
-                bytes.push(value);
-                index += 3;
-            }
-            None => {
-                bytes.push(byte);
-                index += 1;
-            }
-        }
-    }
-    bytes
+    percent_decode(text).collect()
 }
 
 fn hex_pair(text: &[u8], at: usize) -> Option<u8> {
@@ -185,16 +172,12 @@ fn hex_pair(text: &[u8], at: usize) -> Option<u8> {
     Some((digit(at)? * 16 + digit(at + 1)?) as u8)
 }
 
+/// What may stand anywhere in a URL as it is.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Writes a query parameter's name or value so that it means itself.
 pub(super) fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! Invariant: size, time and depth are bounded before anything is parsed.
 //! Never: reads a byte for a caller without the right key; extractors of callers come first.
 
-use std::error::Error as _;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -222,15 +221,8 @@ pub(super) fn bad_json(error: &serde_json::Error) -> ApiError {
 
 /// Serde says what does not fit, but not where: a second, slower reading finds the path.
 fn misfit<T: DeserializeOwned>(json: &[u8], error: &serde_json::Error) -> ApiError {
-    let message = error.to_string();
-    let mut path = None;
-    if let Err(rejection) = axum::Json::<T>::from_bytes(json) {
-        let mut cause = rejection.source();
-        while let (Some(inner), None) = (cause, &path) {
-            path = inner.to_string().strip_suffix(&message).map(|path| path.trim_end_matches(": ").to_owned());
-            cause = inner.source();
-        }
-    }
+    let read = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(json));
+    let path = read.err().map(|error| error.path().to_string());
     let detail = match error.classify() {
         Category::Syntax => "expected one of the words that /openapi.json lists".to_owned(),
         _ => without_place(error),

@@ -1,7 +1,7 @@
 //! Targets: the address of a call, built from parts that people typed.
 //! Invariant: a part stays one part, whatever characters are in it.
 
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// A path with its query.
 #[derive(Clone, Debug)]
@@ -41,17 +41,13 @@ impl Target {
     }
 }
 
+/// What may stand in a part as it is; a dot is harmless, but two of them alone are a way up.
+const PLAIN: &AsciiSet = &DOTLESS.remove(b'.');
+const DOTLESS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
+
 fn encode(text: &mut String, part: &str) {
-    // A dot is harmless, but two of them are a way up.
     let is_dots = part.chars().all(|c| c == '.');
-    for byte in part.bytes() {
-        match byte {
-            b'.' if is_dots => text.push_str("%2E"),
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => text.push(byte.into()),
-            // Writing to a string cannot fail.
-            _ => drop(write!(text, "%{byte:02X}")),
-        }
-    }
+    text.extend(utf8_percent_encode(part, if is_dots { DOTLESS } else { PLAIN }));
 }
 
 #[cfg(test)]
