@@ -18,8 +18,8 @@ use entrega::webhook::BadEndpoint;
 pub enum Origin {
     /// The file that is built in.
     Defaults,
-    /// The operator's file.
-    File(PathBuf),
+    /// The operator's file, and the line in it; 0 where no line can be named.
+    File(PathBuf, usize),
     /// An environment variable.
     Env(String),
     /// A flag of the command line.
@@ -30,7 +30,8 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Defaults => f.write_str("built-in defaults"),
-            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::File(path, 0) => write!(f, "{}", path.display()),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
             Origin::Env(name) => f.write_str(name),
             Origin::Flag(name) => f.write_str(name),
         }
@@ -40,6 +41,9 @@ impl fmt::Display for Origin {
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// More than one thing is wrong.
+    #[error("{} things are wrong:\n{}", .0.len(), lines(.0))]
+    Several(Vec<ConfigError>),
     /// The file cannot be read.
     #[error("{}: cannot be read: {source}", file.display())]
     Unreadable {
@@ -202,4 +206,23 @@ pub enum ConfigError {
         /// Where that was given.
         origin: Origin,
     },
+}
+
+fn lines(errors: &[ConfigError]) -> String {
+    errors.iter().map(|error| format!("  {error}")).collect::<Vec<_>>().join("\n")
+}
+
+impl ConfigError {
+    /// What is to be left out to see what else is wrong; `None` where nothing can be.
+    pub(super) fn leave_out(&self) -> Option<String> {
+        match self {
+            ConfigError::BadValue { key, .. }
+            | ConfigError::UnknownKey { key, .. }
+            | ConfigError::Clash { key, .. } => Some(key.clone()),
+            ConfigError::BadLane { lane, .. } => Some(format!("lanes.\"{lane}\"")),
+            // What lacks a key cannot be read at all.
+            ConfigError::Missing { key, .. } => key.rsplit_once('.').map(|(section, _)| section.to_owned()),
+            _ => None,
+        }
+    }
 }

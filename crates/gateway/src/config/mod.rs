@@ -41,6 +41,7 @@ pub use self::error::{ConfigError, Origin};
 pub use self::outbound::OutboundConfig;
 pub use self::source::{ConfigFile, ConfigSources, Options};
 
+use self::layer::Layers;
 use self::section::{Given, Section};
 use entrega::connector::Connector;
 use entrega::env::Lanes;
@@ -58,6 +59,8 @@ pub const DEFAULTS: &str = include_str!("defaults.toml");
 pub const FILE_NAME: &str = "entrega.toml";
 /// The variable with the operator's key.
 pub const ADMIN_KEY_VARIABLE: &str = "ENTREGA_ADMIN_KEY";
+/// Errors that are told at once.
+const ERRORS_MAX: usize = 50;
 const ADMIN_KEY_LENGTH_MIN: usize = 16;
 const ADMIN_KEY_LENGTH_MAX: usize = 256;
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -146,10 +149,31 @@ pub struct Config {
 }
 
 impl Config {
-    /// Puts the layers together, reads and checks them.
+    /// Puts the layers together, reads and checks them. All that is wrong is said at once, as far as it can be seen: what
+    /// is wrong is left out, and the rest read again.
     pub fn load(sources: ConfigSources) -> Result<Config, ConfigError> {
-        let layers = source::gather(&sources)?;
-        let mut root = Section::root(&layers);
+        let mut layers = source::gather(&sources)?;
+        let mut errors = Vec::new();
+        loop {
+            let error = match Config::read(&Layers::merged(&layers), &sources) {
+                Ok(config) if errors.is_empty() => return Ok(config),
+                Ok(_) => break,
+                Err(error) => error,
+            };
+            let goes_on = error.leave_out().is_some_and(|path| layer::leave_out(&mut layers, &path));
+            errors.push(error);
+            if !goes_on || errors.len() >= ERRORS_MAX {
+                break;
+            }
+        }
+        Err(match errors.len() {
+            1 => errors.remove(0),
+            _ => ConfigError::Several(errors),
+        })
+    }
+
+    fn read(layers: &Layers, sources: &ConfigSources) -> Result<Config, ConfigError> {
+        let mut root = Section::root(layers);
         let mut config = Config {
             server: read_server(root.get_default("server")?.section()?)?,
             store: read_store(root.get_default("store")?.section()?)?,
@@ -315,9 +339,19 @@ fn read_log(mut log: Section<'_>) -> Result<LogConfig, ConfigError> {
     let level = log.get_default("level")?;
     let right = "error, warn, info, debug or trace, or levels by module such as \"info,entrega=debug\"";
     level.parse::<EnvFilter>(right)?;
+    if !level.text()?.split(',').all(is_directive) {
+        return Err(level.must_be(right));
+    }
     let read = LogConfig { level: level.text()?, format: log.get_default("format")?.choice(&print::LOG_FORMATS)? };
     log.finish()?;
     Ok(read)
+}
+
+/// A level, or a module and its level. The filter itself takes any single word for a module.
+fn is_directive(text: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = text.rsplit_once('=').map_or(text, |(_, level)| level).trim();
+    LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 fn read_shutdown(mut shutdown: Section<'_>) -> Result<ShutdownConfig, ConfigError> {

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::endpoints;
 use super::error::{ConfigError, Origin};
-use super::layer::{self, Layers};
+use super::layer::{self, Layer};
 use super::{DEFAULTS, FILE_NAME, proxy};
 
 /// Which file to read.
@@ -84,44 +84,48 @@ fn redis_of(env: &[(String, String)]) -> Option<(Table, Origin)> {
 }
 
 /// Puts the layers together.
-pub(super) fn gather(sources: &ConfigSources) -> Result<Layers, ConfigError> {
-    let mut layers = Layers::default();
-    layers.add(parse(Path::new("defaults.toml"), DEFAULTS)?, &Origin::Defaults);
+pub(super) fn gather(sources: &ConfigSources) -> Result<Vec<Layer>, ConfigError> {
+    let mut layers = vec![Layer::new(parse(Path::new("defaults.toml"), DEFAULTS)?, Origin::Defaults)];
     if let Some(file) = sources.file.path() {
         let unreadable = |source| ConfigError::Unreadable { file: file.into(), source };
         let text = std::fs::read_to_string(file).map_err(unreadable)?;
-        layers.add(parse(file, &text)?, &Origin::File(file.into()));
+        let layer = Layer::new(parse(file, &text)?, Origin::File(file.into(), 0));
+        layers.push(layer.with_lines(&text));
     }
+    let lanes: Vec<String> = layers.iter().flat_map(Layer::lanes).map(str::to_owned).collect();
     let mut env: Vec<&(String, String)> = sources.env.iter().collect();
     env.sort();
     for (name, text) in &env {
-        if let Some(layer) = layer::from_variable(name, text)? {
-            layers.add(layer, &Origin::Env(name.clone()));
+        if let Some(layer) = layer::from_variable(name, text, &lanes)? {
+            layers.push(Layer::new(layer, Origin::Env(name.clone())));
         }
     }
     for (name, path) in PLAIN_NAMES {
         let given = sources.env.iter().find(|(given, text)| given == name && !text.is_empty());
         if let Some((_, text)) = given {
-            layers.add(layer::at(path, Value::from(text.as_str())), &Origin::Env(name.to_owned()));
+            layers.push(Layer::new(layer::at(path, Value::from(text.as_str())), Origin::Env(name.to_owned())));
         }
     }
     for (name, path, counts) in proxy::PLAIN_NAMES {
         let given = sources.env.iter().find(|(given, text)| given == name && !text.is_empty());
         if let Some((_, text)) = given {
-            layers.add(layer::at(path, proxy::plain_value(text, counts)), &Origin::Env(name.to_owned()));
+            layers.push(Layer::new(layer::at(path, proxy::plain_value(text, counts)), Origin::Env(name.to_owned())));
         }
     }
     if let Some((layer, origin)) = redis_of(&sources.env) {
-        layers.add(layer, &origin);
+        layers.push(Layer::new(layer, origin));
     }
     for (name, text) in env {
         if let Some(layer) = endpoints::from_variable(name, text) {
-            layers.add(layer, &Origin::Env(name.clone()));
+            layers.push(Layer::new(layer, Origin::Env(name.clone())));
         }
     }
     for (flag, section, key, value) in flags(&sources.options) {
         let section_table = Table::from_iter([(key.to_owned(), value)]);
-        layers.add(Table::from_iter([(section.to_owned(), Value::Table(section_table))]), &Origin::Flag(flag));
+        layers.push(Layer::new(
+            Table::from_iter([(section.to_owned(), Value::Table(section_table))]),
+            Origin::Flag(flag),
+        ));
     }
     Ok(layers)
 }

@@ -393,3 +393,41 @@ fn the_operators_key_is_never_shown_and_never_weak() {
     }
     assert_eq!(load("", &[("ENTREGA_ADMIN_KEY", "")]).unwrap().admin_key, None);
 }
+
+/// One mistake at a time, a file with four took five starts.
+#[test]
+fn all_that_is_wrong_is_said_at_once_with_its_line() {
+    let file = "[server]\nlisten = 'nowhere'\n\n[lanes.http]\nconcurency = 5\ntimeout = '10'\n\n[lanes.http.retry]\nattempts = 0\n[log]\nlevel = 'inf'\n";
+    let error = load(file, &[("ENTREGA_SHUTDOWN__GRACE", "soon")]).unwrap_err();
+    let ConfigError::Several(errors) = &error else { panic!("{error}") };
+    assert_eq!(errors.len(), 6, "{error}");
+    let error = error.to_string();
+    for part in [
+        "6 things are wrong",
+        "lane 'http': retry.attempts",
+        "entrega.toml:2: server.listen = \"nowhere\"",
+        "entrega.toml:5: unknown key 'lanes.http.concurency'; did you mean 'lanes.http.concurrency'?",
+        "entrega.toml:6: lanes.http.timeout = \"10\"",
+        "entrega.toml:11: log.level = \"inf\"",
+        "ENTREGA_SHUTDOWN__GRACE: shutdown.grace = \"soon\"",
+    ] {
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
+}
+
+#[test]
+fn a_level_is_one_that_there_is() {
+    for (level, is_good) in
+        [("info", true), ("INFO,entrega=debug", true), ("off", true), ("inf", false), ("info,entrega=debg", false)]
+    {
+        assert_eq!(load(&format!("[log]\nlevel = '{level}'"), &[]).is_ok(), is_good, "{level}");
+    }
+}
+
+#[test]
+fn a_lane_with_a_colon_can_be_set_from_the_environment() {
+    let env = [("ENTREGA_LANES__EMAIL_SEND__CONCURRENCY", "3"), ("ENTREGA_LANES__ERP_CALLS__CONCURRENCY", "4")];
+    let config = load("[lanes.'erp:calls']\ntimeout = '9s'\n", &env).unwrap();
+    assert_eq!((lane(&config, "email:send").concurrency, lane(&config, "erp:calls").concurrency), (3, 4));
+    assert_eq!(lane(&config, "erp:calls").timeout, Duration::from_secs(9));
+}
