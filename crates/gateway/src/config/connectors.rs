@@ -67,7 +67,7 @@ fn read_connector(id: String, mut section: Section<'_>, filter: &AddressFilter) 
 
 fn read_rules(given: Given<'_>) -> Result<Vec<Rule>, ConfigError> {
     let too_many = given.must_be(format!("a list of at most {RULES_MAX} rules"));
-    let rules = lane::read_rules(given)?;
+    let rules = lane::rules::read(given)?;
     if rules.len() > RULES_MAX { Err(too_many) } else { Ok(rules) }
 }
 
@@ -144,7 +144,7 @@ pub(super) fn table(connector: &Connector) -> Table {
         ("on_throttle_timeout".to_owned(), text(word.map_or("proceed", |(word, _)| *word))),
         ("breaker".to_owned(), breaker),
         ("timeout".to_owned(), duration(limits.timeout)),
-        ("classify".to_owned(), Value::Array(connector.rules.iter().map(super::value::rule).collect())),
+        ("classify".to_owned(), Value::Array(connector.rules.iter().map(lane::rules::print).collect())),
     ]);
     if let Some((max, per)) = limits.throttle {
         table.insert("throttle_max_requests".into(), Value::from(i64::from(max)));

@@ -2,13 +2,11 @@
 //! Invariant: what is printed loads again to an equal configuration, under the same environment's plain names.
 //! Never: shows a secret. That of an endpoint is printed as `***`, which is too short to load: nobody signs with it.
 
-use entrega_core::backoff::Backoff;
-use entrega_core::policy::{Fairness, LanePolicy, Retry};
 use entrega_core::throttle::Rate;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-use super::value::{duration, keys, none, number, rule, table, word};
+use super::value::{duration, keys, none, number, table, word};
 use super::{ADMIN_KEY_VARIABLE, Config, LogFormat, connectors, lane, proxy};
 use entrega::connector::Connector;
 use entrega::seal::SECRET_KEY_VARIABLE;
@@ -19,7 +17,7 @@ pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
 impl Config {
     /// The whole configuration, defaults included.
     pub fn to_toml(&self) -> String {
-        let lanes = self.lanes.iter().map(|(name, policy)| (name.to_string(), Value::Table(lane_table(policy))));
+        let lanes = self.lanes.iter().map(|(name, policy)| (name.to_string(), Value::Table(lane::print(policy))));
         let table = Table::from_iter([
             ("server".to_owned(), Value::Table(self.server_table())),
             ("store".to_owned(), Value::Table(self.store_table())),
@@ -151,89 +149,6 @@ fn transport_url(url: &str) -> String {
     }
 }
 
-fn lane_table(policy: &LanePolicy) -> Table {
-    let own_rules = policy.rules.len().saturating_sub(policy.dialect.rules().len());
-    table([
-        ("channel", Value::from(policy.channel.as_str())),
-        ("retry", retry(&policy.retry)),
-        ("timeout", duration(policy.timeout)),
-        ("ttl", policy.ttl.map_or_else(none, duration)),
-        ("concurrency", number(policy.concurrency)),
-        ("tenant_concurrency", number(policy.tenant_concurrency)),
-        ("throttle", throttle(policy)),
-        ("breaker", breaker(policy)),
-        ("cadence", cadence(policy)),
-        ("capacity", number(policy.capacity)),
-        ("on_full", word(&lane::ON_FULL, policy.on_full)),
-        ("on_exhausted", word(&lane::ON_EXHAUSTED, policy.on_exhausted)),
-        ("fairness", fairness(&policy.fairness)),
-        ("dialect", word(&lane::DIALECTS, policy.dialect)),
-        ("classify", Value::Array(policy.rules[..own_rules].iter().map(rule).collect())),
-        ("dead_letters", keys([("ttl", duration(policy.dead_letters.ttl)), ("cap", number(policy.dead_letters.cap))])),
-    ])
-}
-
-fn retry(retry: &Retry) -> Value {
-    let attempts = ("attempts", number(retry.attempts));
-    match &retry.backoff {
-        Backoff::Listed(delays) => {
-            keys([attempts, ("delays", Value::Array(delays.iter().copied().map(duration).collect()))])
-        }
-        Backoff::Exponential { base, max, jitter, floor } => keys([
-            attempts,
-            ("base", duration(*base)),
-            ("max", duration(*max)),
-            ("jitter", Value::from(*jitter)),
-            ("floor", duration(*floor)),
-        ]),
-    }
-}
-
-fn throttle(policy: &LanePolicy) -> Value {
-    policy.throttle.as_ref().map_or_else(none, |throttle| {
-        keys([
-            ("max_requests", number(throttle.max_requests)),
-            ("per", duration(throttle.per)),
-            ("scope", word(&lane::SCOPES, throttle.scope)),
-        ])
-    })
-}
-
 fn rate(rate: Rate) -> Value {
     keys([("max_requests", number(rate.max_requests)), ("per", duration(rate.per()))])
-}
-
-fn breaker(policy: &LanePolicy) -> Value {
-    policy.breaker.as_ref().map_or_else(none, |(breaker, scope)| {
-        keys([
-            ("failures", number(breaker.failures)),
-            ("open", duration(breaker.open)),
-            ("probe_timeout", duration(breaker.probe_timeout)),
-            ("when_open", word(&lane::WHEN_OPEN, breaker.when_open)),
-            ("scope", word(&lane::SCOPES, *scope)),
-        ])
-    })
-}
-
-fn cadence(policy: &LanePolicy) -> Value {
-    policy.cadence.as_ref().map_or_else(none, |cadence| {
-        keys([
-            ("initial", duration(cadence.initial)),
-            ("min", duration(cadence.min)),
-            ("max", duration(cadence.max)),
-            ("slow_after", duration(cadence.slow_after)),
-            ("step", duration(cadence.step)),
-            ("penalty", Value::from(cadence.penalty)),
-        ])
-    })
-}
-
-fn fairness(fairness: &Fairness) -> Value {
-    keys([
-        ("enable_round_robin", Value::from(fairness.enable_round_robin)),
-        ("max_jobs_per_tenant_batch", number(fairness.max_jobs_per_tenant_batch)),
-        ("round_robin_base_priority", number(fairness.round_robin_base_priority)),
-        ("priority_increment_per_round", number(fairness.priority_increment_per_round)),
-        ("max_round_robin_priority", number(fairness.max_round_robin_priority)),
-    ])
 }

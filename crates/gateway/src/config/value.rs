@@ -3,33 +3,8 @@
 
 use std::time::Duration;
 
-use entrega_core::classify::Rule;
 use entrega_core::time::format_duration;
 use toml::{Table, Value};
-
-use super::lane;
-
-pub(super) fn rule(rule: &Rule) -> Value {
-    let mut table = table([("verdict", word(&lane::VERDICTS, rule.verdict))]);
-    let mut set = |key: &str, value: Value| table.insert(key.into(), value);
-    if !rule.status.is_empty() {
-        let statuses: Vec<String> = rule.status.iter().copied().map(String::from).collect();
-        set("status", Value::from(statuses));
-    }
-    if !rule.code.is_empty() {
-        set("code", Value::from(rule.code.clone()));
-    }
-    if let Some(header) = &rule.header {
-        set("header", Value::from(header.as_str()));
-    }
-    if let Some(message) = &rule.message {
-        set("message", Value::from(message.as_str()));
-    }
-    if let Some(protocol) = rule.protocol {
-        set("protocol", word(&lane::PROTOCOLS, protocol));
-    }
-    Value::Table(table)
-}
 
 pub(super) fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
