@@ -76,6 +76,8 @@ enum Chore {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Build the program that ships: whole-program optimized, stripped, its symbols in a file beside it
+    Dist,
     /// Measure, side by side with the peers; arguments go to entrega-bench
     Bench {
         /// E.g. `--quick bare bullmq`
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
         Chore::Power { faults, cuts } => power(faults, cuts),
         Chore::Sim { seeds, from } => sim(seeds, from),
+        Chore::Dist => dist(),
         Chore::Bench { args } => bench(&args),
     };
     match result {
@@ -136,6 +139,23 @@ fn sim(seeds: u64, from: u64) -> Result<()> {
     let mut command = cargo(&["run", "-p", "entrega-sim", "--release", "--locked", "--"]);
     command.args(["--seeds", &seeds.to_string(), "--from", &from.to_string()]);
     stream(command)
+}
+
+/// `entrega` and `entrega.debug`: a debugger finds the one from the other, as long as they lie together.
+fn dist() -> Result<()> {
+    stream(cargo(&["build", "-p", "entrega-gateway", "--profile", "dist", "--locked"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let folder = target.join("dist");
+    let objcopy = |args: &[&str]| {
+        let mut command = Command::new("objcopy");
+        command.args(args).current_dir(&folder);
+        stream(command)
+    };
+    objcopy(&["--only-keep-debug", "entrega", "entrega.debug"])?;
+    objcopy(&["--strip-all", "--add-gnu-debuglink=entrega.debug", "entrega", "entrega.stripped"])?;
+    std::fs::rename(folder.join("entrega.stripped"), folder.join("entrega")).context("cannot replace the program")?;
+    println!("{}", folder.join("entrega").display());
+    Ok(())
 }
 
 /// In the profile that ships.

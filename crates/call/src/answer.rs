@@ -3,26 +3,14 @@
 //! Never: decompresses; a small body can unpack to a huge one.
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Response, StatusCode};
+use entrega_core::outcome::Answer;
+use http::Response;
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
 /// How much of an unwanted rest is read away so that its connection can be used again. Past that
 /// a new connection is cheaper.
 const DRAIN_BYTES_MAX: u64 = 256 * 1024;
-
-/// What a destination answered.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The status, redirects included: they are answers, not instructions.
-    pub status: StatusCode,
-    /// The headers as they came.
-    pub headers: HeaderMap,
-    /// The start of the body, up to the client's cap, in the encoding it came in.
-    pub body: Bytes,
-    /// Whether the body was longer than what is kept.
-    pub truncated: bool,
-}
 
 /// Reads an answer up to `bytes_max`. Where a rest remains unread, gives back the body as well.
 pub(crate) async fn read<B>(response: Response<B>, bytes_max: usize) -> Result<(Answer, Option<B>), B::Error>
@@ -32,7 +20,7 @@ where
     let (head, mut body) = response.into_parts();
     let (kept, truncated) = keep(&mut body, bytes_max).await?;
     let rest = (truncated && !body.is_end_stream()).then_some(body);
-    let answer = Answer { status: head.status, headers: head.headers, body: kept, truncated };
+    let answer = Answer { status: head.status, headers: head.headers, body: kept, truncated, retry_after: None };
     Ok((answer, rest))
 }
 

@@ -10,14 +10,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use entrega_core::outcome::Answer;
+use http::header::RETRY_AFTER;
 use http::{Method, Request};
 use tokio::time::{Instant, sleep_until};
 
 use crate::address::AddressFilter;
-use crate::answer::Answer;
+use crate::clock::Clock;
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
 use crate::gate::Later;
+use crate::parse_retry_after;
 use crate::pool::PoolLimits;
 use crate::resolve::{Resolve, SystemResolver};
 use crate::tls::Connector;
@@ -82,6 +85,8 @@ struct Shared {
     way: Way,
     filter: Arc<AddressFilter>,
     answer_bytes_max: usize,
+    /// For answers that name a date on which to come again.
+    clock: Clock,
 }
 
 impl Client {
@@ -99,14 +104,17 @@ impl Client {
             timeout: config.idle_timeout,
         };
         let way = Way::Wire(Wire::new(connector, limits));
-        Ok(Self { shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max }) })
+        Ok(Self {
+            shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max, clock: Clock::system() }),
+        })
     }
 
     /// A client that opens no connection: whatever may be called is answered by `exchange`.
     #[must_use]
     pub fn over(exchange: Arc<dyn Exchange>) -> Self {
         let ClientConfig { filter, answer_bytes_max, .. } = ClientConfig::default();
-        Self { shared: Arc::new(Shared { way: Way::Given(exchange), filter: Arc::new(filter), answer_bytes_max }) }
+        let (way, clock) = (Way::Given(exchange), Clock::system());
+        Self { shared: Arc::new(Shared { way, filter: Arc::new(filter), answer_bytes_max, clock }) }
     }
 
     /// Sends `request` and reads its answer, all before `deadline`. Any status is an answer.
@@ -121,10 +129,13 @@ impl Client {
             return Err(RequestProblem::Tunnel.into());
         }
 
-        match &self.shared.way {
-            Way::Wire(wire) => wire.exchange(request, self.shared.answer_bytes_max, deadline).await,
-            Way::Given(given) => before(deadline, given.exchange(request)).await,
-        }
+        let answer = match &self.shared.way {
+            Way::Wire(wire) => wire.exchange(request, self.shared.answer_bytes_max, deadline).await?,
+            Way::Given(given) => before(deadline, given.exchange(request)).await?,
+        };
+        let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.now().as_millis()));
+        Ok(Answer { retry_after, ..answer })
     }
 }
 

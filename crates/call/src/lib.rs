@@ -123,7 +123,6 @@ mod url;
 mod wire;
 
 pub use address::{AddressFilter, ForbiddenAddress};
-pub use answer::Answer;
 pub use api::{
     ApiClient, ApiClientError, ApiConfig, ApiError, ApiRequest, ApiThrottle, BadBaseUrl, BadCredentials, BaseUrl,
     Credentials, PathProblem, Reply, USER_HEADER,
@@ -136,6 +135,7 @@ pub use entrega_core::breaker::{BreakerPolicy, BreakerState};
 pub use entrega_core::classify::{Rule, Statuses, Verdict};
 pub use entrega_core::dialect::Dialect;
 pub use entrega_core::idempotency::{BadKey, IdempotencyKey};
+pub use entrega_core::outcome::Answer;
 pub use entrega_core::outcome::Lesson;
 pub use entrega_core::rate_limit::RateLimit;
 pub use entrega_core::retry_budget::BudgetPolicy;

@@ -13,7 +13,9 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::{self, Answer};
+use entrega_core::outcome::Answer;
+
+use crate::answer;
 use crate::clock::Clock;
 use crate::connection::{Connection, Late, SendError};
 use crate::error::{CallError, RequestProblem};

@@ -133,7 +133,7 @@ impl EngineParts {
         );
         let connectors = Arc::new(connectors);
         let has_transport = !self.transports.is_empty() || self.channels.contains_key(MAIL.name);
-        let http = HttpChannel::new(client.clone(), clock.clone());
+        let http = HttpChannel::new(client.clone());
         let mail = MailChannel::new(self.transports, store.clone(), clock.clone(), self.mail_domain);
         let webhook =
             WebhookChannel::new(client.clone(), store.clone(), self.seal.clone(), clock.clone(), self.webhook_agent);
@@ -143,7 +143,7 @@ impl EngineParts {
             (EVENTS, Arc::new(EventChannel::new(store.clone(), clock.clone()))),
             (WEBHOOK, Arc::new(webhook)),
             (PROXY, Arc::new(ProxyChannel::new(client.clone(), store.clone(), clock.clone(), routes.clone()))),
-            (CONNECTOR, Arc::new(ConnectorChannel::new(connectors.clone(), clock.clone()))),
+            (CONNECTOR, Arc::new(ConnectorChannel::new(connectors.clone()))),
         ];
         let mut channels: Channels =
             of_products.into_iter().map(|(product, channel)| (product.name.to_owned(), channel)).collect();

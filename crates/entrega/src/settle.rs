@@ -12,10 +12,9 @@ use entrega_core::excerpt::excerpt;
 use entrega_core::job::{Attempt, Job};
 use entrega_core::mail::Mailed;
 use entrega_core::mask::mask_text;
-use entrega_core::outcome::{Answer, Cached, FanOut, FaultKind, Lesson, Outcome};
+use entrega_core::outcome::{Cached, FanOut, FaultKind, Lesson, Outcome};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
-use http::header::CONTENT_TYPE;
 
 use crate::env::Env;
 use crate::metrics::AttemptOutcome;
@@ -176,13 +175,13 @@ struct Kept {
 fn kept(outcome: Outcome, transition: &Transition) -> Kept {
     match outcome {
         Outcome::Answer(answer) if *transition == Transition::Done => {
-            Kept { answer: Some(kept_answer(answer)), ..Kept::default() }
+            Kept { answer: Some(answer.into()), ..Kept::default() }
         }
         Outcome::Cached(cached) => {
             let Cached { answer, age, instead_of } = *cached;
             let motivo = instead_of.as_ref().map(|failure| failure.motive().to_owned());
             let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: motivo.is_some(), motivo });
-            Kept { answer: Some(KeptAnswer { cache, ..kept_answer(answer) }), ..Kept::default() }
+            Kept { answer: Some(KeptAnswer { cache, ..answer.into() }), ..Kept::default() }
         }
         Outcome::Mail(mailed) => Kept { mail: Some(mailed), ..Kept::default() },
         Outcome::FanOut(FanOut { jobs, body }) => {
@@ -192,10 +191,4 @@ fn kept(outcome: Outcome, transition: &Transition) -> Kept {
         }
         Outcome::Answer(_) | Outcome::EndpointDisabled(_) | Outcome::Fault(_) => Kept::default(),
     }
-}
-
-fn kept_answer(answer: Answer) -> KeptAnswer {
-    let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let (status, truncated) = (answer.status.as_u16(), answer.truncated);
-    KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None }
 }

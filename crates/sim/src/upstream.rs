@@ -90,5 +90,11 @@ pub fn answer(mood: &Mood, question: &str, call: usize) -> Result<Answer, CallEr
         _ => 200,
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    Ok(Answer { status, headers, body: Bytes::from(format!("{question}: answer {call}")), truncated: false })
+    Ok(Answer {
+        status,
+        headers,
+        body: Bytes::from(format!("{question}: answer {call}")),
+        truncated: false,
+        retry_after: None,
+    })
 }

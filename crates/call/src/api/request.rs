@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::base_url::{PathProblem, encode};
 use super::credentials::Credentials;
 use super::{ApiClient, Shared};
-use crate::answer::Answer;
 use crate::chance::Chance;
 use crate::error::CallError;
 use crate::headers::{HeaderProblem, check_headers};
 use crate::retry::{GaveUp, LogFields, Operation, RetryPolicy, Rules, Stopped, counted};
 use crate::trace::TraceParent;
 use crate::url::UrlProblem;
+use entrega_core::outcome::Answer;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -12,9 +12,9 @@ use entrega_core::rate_limit::RateLimit;
 use entrega_core::time::Time;
 use http::header::RETRY_AFTER;
 
-use crate::answer::Answer;
 use crate::error::CallError;
 use crate::retry_after::parse_retry_after;
+use entrega_core::outcome::Answer;
 
 /// What a result means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

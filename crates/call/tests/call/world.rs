@@ -27,6 +27,7 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)]) -> Answer {
         headers: headers.collect::<HeaderMap>(),
         body: Bytes::from_static(b"a body that no log may show"),
         truncated: false,
+        retry_after: None,
     }
 }
 

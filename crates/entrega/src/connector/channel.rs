@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use entrega_call::{Clock, LogFields, parse_retry_after};
+use entrega_call::LogFields;
 use entrega_core::classify::Rule;
 use entrega_core::job::Job;
-use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
-use http::header::RETRY_AFTER;
+use entrega_core::outcome::{Fault, FaultKind, Outcome};
 use tokio::time::Instant;
 
 use super::{ConnectorCall, Connectors, Names};
@@ -19,13 +18,12 @@ use crate::store::ClaimedJob;
 /// Requests to third-party APIs.
 pub struct ConnectorChannel {
     connectors: Arc<Connectors>,
-    clock: Clock,
 }
 
 impl ConnectorChannel {
     /// Through these connectors.
-    pub fn new(connectors: Arc<Connectors>, clock: Clock) -> ConnectorChannel {
-        ConnectorChannel { connectors, clock }
+    pub fn new(connectors: Arc<Connectors>) -> ConnectorChannel {
+        ConnectorChannel { connectors }
     }
 }
 
@@ -54,12 +52,7 @@ impl Channel for ConnectorChannel {
             request_id: Some(id),
         };
         match self.connectors.send(&job.tenant, &call, names, deadline).await {
-            Ok(reply) => {
-                let asked = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-                let retry_after = asked.and_then(|value| parse_retry_after(value, self.clock.now().as_millis()));
-                let (status, headers, body, truncated) = (reply.status, reply.headers, reply.body, reply.truncated);
-                Outcome::Answer(Answer { status, headers, body, truncated, retry_after })
-            }
+            Ok(reply) => Outcome::Answer(reply.answer),
             Err(failed) => Outcome::Fault(failed.fault(self.connectors.on_throttle_timeout(&call.connector))),
         }
     }

@@ -1,14 +1,13 @@
 //! One request through a connector, for whoever waits and for jobs alike.
 //! Invariant: what runs out of attempts on an answer gives that answer; without one, the error.
 
-use bytes::Bytes;
 use entrega_call::{ApiClient, ApiError, ApiRequest, CallError, GaveUp, LogFields, Stopped, with_causes};
 use entrega_core::body::Body;
 use entrega_core::name::TenantName;
-use entrega_core::outcome::{Fault, FaultKind};
+use entrega_core::outcome::{Answer, Fault, FaultKind};
 use entrega_core::payload::Content;
 use entrega_core::trace::TRACEPARENT;
-use http::{HeaderMap, Method, StatusCode};
+use http::Method;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -56,14 +55,8 @@ impl JobContent for ConnectorCall {
 /// What an API answered in the end.
 #[derive(Clone, Debug)]
 pub struct Replied {
-    /// The status.
-    pub status: StatusCode,
-    /// The header fields.
-    pub headers: HeaderMap,
-    /// The body, up to a cap.
-    pub body: Bytes,
-    /// Whether the cap cut it off.
-    pub truncated: bool,
+    /// The answer.
+    pub answer: Answer,
     /// How many attempts were made.
     pub attempts: u32,
     /// The request's name in everybody's logs.
@@ -145,15 +138,7 @@ impl Connectors {
         let client = self.client(&call.connector, tenant)?;
         let request = made(&client, call, names)?.deadline(deadline);
         let reply = request.send().await.map_err(|error| failed(&error))?;
-        let answer = reply.answer;
-        Ok(Replied {
-            status: answer.status,
-            headers: answer.headers,
-            body: answer.body,
-            truncated: answer.truncated,
-            attempts: reply.attempts,
-            request_id: reply.request_id,
-        })
+        Ok(Replied { answer: reply.answer, attempts: reply.attempts, request_id: reply.request_id })
     }
 }
 

@@ -4,17 +4,15 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use entrega_call::{CallError, Client, parse_retry_after};
+use entrega_call::{CallError, Client};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
-use entrega_core::time::Time;
-use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request};
 use tokio::time::Instant;
 
 use super::HttpRequest;
 use crate::channel::Channel;
 use crate::store::ClaimedJob;
-use entrega_call::Clock;
 
 pub(crate) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -24,13 +22,12 @@ pub(crate) static OUR_NAME: HeaderValue = HeaderValue::from_static(concat!("Entr
 /// Plain HTTP calls.
 pub struct HttpChannel {
     client: Client,
-    clock: Clock,
 }
 
 impl HttpChannel {
     /// Calls through this client.
-    pub fn new(client: Client, clock: Clock) -> HttpChannel {
-        HttpChannel { client, clock }
+    pub fn new(client: Client) -> HttpChannel {
+        HttpChannel { client }
     }
 }
 
@@ -41,23 +38,14 @@ impl Channel for HttpChannel {
             Ok(request) => request,
             Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
         };
-        outcome(self.client.call(request, deadline).await, self.clock.now())
+        outcome(self.client.call(request, deadline).await)
     }
 }
 
 /// What came of a call, as it is judged.
-pub(crate) fn outcome(called: Result<entrega_call::Answer, CallError>, now: Time) -> Outcome {
+pub(crate) fn outcome(called: Result<Answer, CallError>) -> Outcome {
     match called {
-        Ok(answer) => {
-            let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            Outcome::Answer(Answer {
-                retry_after: retry_after.and_then(|value| parse_retry_after(value, now.as_millis())),
-                status: answer.status,
-                headers: answer.headers,
-                body: answer.body,
-                truncated: answer.truncated,
-            })
-        }
+        Ok(answer) => Outcome::Answer(answer),
         Err(error) => Outcome::Fault(Fault { kind: error.kind(), message: error.reason() }),
     }
 }

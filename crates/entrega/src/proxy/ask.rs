@@ -119,7 +119,6 @@ impl Proxy {
 }
 
 fn given_again(stored: StoredAnswer, age: Duration) -> KeptAnswer {
-    let StoredAnswer { status, content_type, body, truncated, .. } = stored;
     let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: false, motivo: None });
-    KeptAnswer { status, content_type, body, truncated, cache }
+    KeptAnswer { cache, ..stored.answer }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use entrega_call::{Client, Clock};
-use entrega_core::body::Body;
 use entrega_core::outcome::{Answer, Cached, Fault, FaultKind, Outcome};
 use entrega_core::time::Time;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
@@ -174,12 +173,15 @@ impl ProxyChannel {
             Err(message) => return self.now(fault(FaultKind::Invalid, message)),
         };
         let answered = self.client.call(request, asking.deadline).await;
-        let came = self.now(outcome(answered, self.clock.now()));
+        let came = self.now(outcome(answered));
         let keep = asking.route.keep();
         if let Outcome::Answer(answer) = &came.outcome
             && answer.status.is_success()
             && !keep.is_zero()
-            && let Err(error) = self.store.cache(&asking.key, to_keep(answer, came.at), keep).await
+            && let Err(error) = self
+                .store
+                .cache(&asking.key, StoredAnswer { stored_at: came.at, answer: answer.clone().into() }, keep)
+                .await
         {
             tracing::debug!(errorReason = %error, "An answer could not be kept");
         }
@@ -196,17 +198,6 @@ impl ProxyChannel {
 struct Came {
     at: Time,
     outcome: Outcome,
-}
-
-fn to_keep(answer: &Answer, at: Time) -> StoredAnswer {
-    let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    StoredAnswer {
-        stored_at: at,
-        status: answer.status.as_u16(),
-        content_type,
-        body: Body(answer.body.clone()),
-        truncated: answer.truncated,
-    }
 }
 
 /// A call that others may wait for; it ends however its maker ends.
@@ -242,15 +233,16 @@ fn fault(kind: FaultKind, message: impl Into<String>) -> Outcome {
 
 /// An answer that was given before.
 fn again(stored: &StoredAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
+    let kept = &stored.answer;
     let mut headers = HeaderMap::new();
-    if let Some(Ok(content_type)) = stored.content_type.as_deref().map(HeaderValue::from_str) {
+    if let Some(Ok(content_type)) = kept.content_type.as_deref().map(HeaderValue::from_str) {
         headers.insert(CONTENT_TYPE, content_type);
     }
     let answer = Answer {
-        status: StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK),
+        status: StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK),
         headers,
-        body: stored.body.0.clone(),
-        truncated: stored.truncated,
+        body: kept.body.0.clone(),
+        truncated: kept.truncated,
         retry_after: None,
     };
     Outcome::Cached(Box::new(Cached { answer, age, instead_of: instead_of.map(Box::new) }))

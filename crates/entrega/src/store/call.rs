@@ -4,26 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_core::body::Body;
 use entrega_core::lane::{GateKind, Hold};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 
+use super::KeptAnswer;
+
 /// An answer of an upstream, kept in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredAnswer {
     /// When it was given.
     pub stored_at: Time,
-    /// The status code.
-    pub status: u16,
-    /// Its content type.
-    pub content_type: Option<String>,
-    /// The body, up to the cap.
-    pub body: Body,
-    /// Whether the cap cut it off.
-    pub truncated: bool,
+    /// The answer.
+    pub answer: KeptAnswer,
 }
 
 /// A gate that is not a lane's: its name, and the policy whose throttle and breaker it keeps.

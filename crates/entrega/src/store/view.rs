@@ -14,9 +14,10 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::outcome::Lesson;
+use entrega_core::outcome::{Answer, Lesson};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
+use http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 
 use super::{Idempotency, Lease, StoreError};
@@ -172,6 +173,14 @@ pub struct KeptAnswer {
     pub truncated: bool,
     /// Said of an answer that had been given before.
     pub cache: Option<CacheMark>,
+}
+
+impl From<Answer> for KeptAnswer {
+    fn from(answer: Answer) -> KeptAnswer {
+        let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (status, truncated) = (answer.status.as_u16(), answer.truncated);
+        KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None }
+    }
 }
 
 /// What is said of an answer that had been given before.

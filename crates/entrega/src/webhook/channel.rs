@@ -60,7 +60,7 @@ impl WebhookChannel {
             }
         }
         let request = self.request(claimed, &event, &endpoint)?;
-        let outcome = outcome(self.client.call(request, deadline).await, self.clock.now());
+        let outcome = outcome(self.client.call(request, deadline).await);
         self.learn(&endpoint, outcome).await
     }
 

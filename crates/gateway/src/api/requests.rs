@@ -253,14 +253,15 @@ async fn stopping(api: &Api) {
 
 impl From<Replied> for ConnectorAnswer {
     fn from(replied: Replied) -> ConnectorAnswer {
-        let content_type = replied.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let json = content_type.contains("json").then(|| serde_json::from_slice(&replied.body).ok()).flatten();
+        let content_type =
+            replied.answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let json = content_type.contains("json").then(|| serde_json::from_slice(&replied.answer.body).ok()).flatten();
         // A body of any bytes has a form in JSON.
-        let text = || serde_json::to_value(Body(replied.body.clone())).unwrap_or_default();
+        let text = || serde_json::to_value(Body(replied.answer.body.clone())).unwrap_or_default();
         ConnectorAnswer {
-            http_status_code: replied.status.as_u16(),
+            http_status_code: replied.answer.status.as_u16(),
             response: json.unwrap_or_else(text),
-            truncated: replied.truncated,
+            truncated: replied.answer.truncated,
             attempts: replied.attempts,
             request_id: replied.request_id,
         }

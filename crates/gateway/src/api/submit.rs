@@ -48,8 +48,8 @@ pub(super) struct JobRequest {
     #[schema(value_type = Option<String>, example = "http")]
     lane: Option<LaneName>,
     /// The call to make.
-    #[schema(value_type = ConnectorRequest)]
-    request: Object<ConnectorRequest>,
+    #[schema(value_type = HttpRequestBody)]
+    request: Object<HttpRequestBody>,
     /// How urgent within the lane.
     #[schema(value_type = Option<schema::Priority>)]
     priority: Option<Priority>,
@@ -70,7 +70,7 @@ pub(super) struct JobRequest {
 /// An HTTP call to make.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct ConnectorRequest {
+pub(super) struct HttpRequestBody {
     /// `POST` if left out.
     method: Option<String>,
     /// Absolute.
@@ -133,7 +133,7 @@ impl JobRequest {
     }
 }
 
-impl ConnectorRequest {
+impl HttpRequestBody {
     fn into_request(self) -> Result<HttpRequest, ApiError> {
         let Headers(mut headers) = self.headers;
         let body = match (self.body, self.body_base64) {

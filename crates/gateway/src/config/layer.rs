@@ -185,7 +185,7 @@ pub(super) fn from_variable(name: &str, text: &str, lanes: &[String]) -> Result<
     if let [section, lane, ..] = &mut keys[..]
         && section == "lanes"
         && !lanes.contains(lane)
-        && let Some(meant) = lanes.iter().find(|known| known.replace([':', '-'], "_") == *lane)
+        && let Some(meant) = lanes.iter().find(|known| known.replace([':', '-', '.'], "_") == *lane)
     {
         lane.clone_from(meant);
     }

@@ -92,7 +92,8 @@ impl Answers {
     }
 
     /// The store keeps an answer.
-    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) -> Result<(), Broken> {
+    pub fn kept(&mut self, now: Time, question: &str, stored: &StoredAnswer) -> Result<(), Broken> {
+        let answer = &stored.answer;
         let body = &answer.body.0;
         let known = self.calls.iter_mut().find(|made| made.call.question == question && made.body == *body);
         let is_good = (200..300).contains(&answer.status);

@@ -99,7 +99,7 @@ impl Witness {
         let (moment, name) = (self.drift.moment(now), &waiting.name);
         self.troubles.answered += u32::from(result.is_ok());
         let what = match result {
-            Ok(replied) => format!("{} after {} attempts", replied.status, replied.attempts),
+            Ok(replied) => format!("{} after {} attempts", replied.answer.status, replied.attempts),
             Err(failed) => failed.to_string(),
         };
         self.note(now, format_args!("{name} gets {what}"));
@@ -124,7 +124,7 @@ impl Witness {
             _ if replied.attempts != calls => {
                 Err(("answers_true", format!("is told of {} attempts, and there were {calls}", replied.attempts)))
             }
-            _ if !self.passes.is_last_answer(&request, &replied.body) => {
+            _ if !self.passes.is_last_answer(&request, &replied.answer.body) => {
                 Err(("answers_true", "gets an answer that is not to its last call".into()))
             }
             _ => Ok(()),

@@ -131,7 +131,7 @@ mod tests {
             headers.insert(ERROR_TYPE, error_type.parse().unwrap());
         }
         let status = StatusCode::from_u16(status).unwrap();
-        Answer { status, headers, body: Bytes::from_static(body.as_bytes()), truncated: false }
+        Answer { status, headers, body: Bytes::from_static(body.as_bytes()), truncated: false, retry_after: None }
     }
 
     #[test]

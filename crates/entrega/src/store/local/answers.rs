@@ -58,7 +58,7 @@ pub(super) struct Answers {
 impl Default for Answers {
     fn default() -> Answers {
         let bytes = |key: &String, held: &Held| {
-            u32::try_from(key.len() + held.answer.body.0.len() + ENTRY_BYTES).unwrap_or(u32::MAX)
+            u32::try_from(key.len() + held.answer.answer.body.0.len() + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         let kept = Cache::builder().max_capacity(BYTES_MAX).weigher(bytes).expire_after(OwnTime).build();
         Answers { kept, calls: Mutex::default() }

@@ -14,13 +14,14 @@ use super::fixture::{Fixture, HOUR, RETENTION, lane};
 const MINUTE: Duration = Duration::from_mins(1);
 
 fn answer(f: &Fixture, text: &'static str) -> StoredAnswer {
-    StoredAnswer {
-        stored_at: f.now(),
+    let answer = KeptAnswer {
         status: 200,
         content_type: Some("application/json".into()),
         body: Body(Bytes::from_static(text.as_bytes())),
         truncated: false,
-    }
+        cache: None,
+    };
+    StoredAnswer { stored_at: f.now(), answer }
 }
 
 fn caller(number: u128) -> JobId {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::store::StoredAnswer;
+use entrega::store::{KeptAnswer, StoredAnswer};
 use entrega_call::Clock;
 use entrega_core::body::Body;
 use entrega_core::id::JobId;
@@ -124,13 +124,9 @@ async fn what_another_node_keeps_too_late_is_not_given_as_fresh() {
             let id = ask(&gateway, &cpf(1), "normal").await;
             // reason: the question has its tick by then, and waits for that call.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            let answer = StoredAnswer {
-                stored_at: clock.now() - age,
-                status: 200,
-                content_type: None,
-                body: Body(Bytes::from_static(b"{}")),
-                truncated: false,
-            };
+            let body = Body(Bytes::from_static(b"{}"));
+            let kept = KeptAnswer { status: 200, content_type: None, body, truncated: false, cache: None };
+            let answer = StoredAnswer { stored_at: clock.now() - age, answer: kept };
             store.cache(&key, answer, Duration::from_secs(60)).await.unwrap();
             store.end_call(&key, JobId::MIN).await.unwrap();
             let job = ended(&gateway, &id).await;
