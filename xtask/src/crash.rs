@@ -42,7 +42,7 @@ enum Victim {
     Both,
 }
 
-/// In the profile that ships: the faster it is, the more is under way at a kill.
+/// Optimized: the faster it is, the more is under way at a kill.
 pub(crate) fn run(wish: &Wish) -> Result<()> {
     let mut command =
         crate::cargo(&["test", "-p", "entrega-gateway", "--release", "--locked", "--test", "process", "--"]);

@@ -45,6 +45,8 @@ pub struct ClientConfig {
     pub idle_timeout: Duration,
     /// How long look-up, connect and TLS may take together. The deadline of a call holds as well.
     pub connect_timeout: Duration,
+    /// For answers that name a date on which to come again.
+    pub clock: Clock,
 }
 
 impl Default for ClientConfig {
@@ -58,6 +60,7 @@ impl Default for ClientConfig {
             idle_max: 1024,
             idle_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
+            clock: Clock::system(),
         }
     }
 }
@@ -85,7 +88,6 @@ struct Shared {
     way: Way,
     filter: Arc<AddressFilter>,
     answer_bytes_max: usize,
-    /// For answers that name a date on which to come again.
     clock: Clock,
 }
 
@@ -105,15 +107,15 @@ impl Client {
         };
         let way = Way::Wire(Wire::new(connector, limits));
         Ok(Self {
-            shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max, clock: Clock::system() }),
+            shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max, clock: config.clock }),
         })
     }
 
     /// A client that opens no connection: whatever may be called is answered by `exchange`.
     #[must_use]
-    pub fn over(exchange: Arc<dyn Exchange>) -> Self {
+    pub fn over(exchange: Arc<dyn Exchange>, clock: Clock) -> Self {
         let ClientConfig { filter, answer_bytes_max, .. } = ClientConfig::default();
-        let (way, clock) = (Way::Given(exchange), Clock::system());
+        let way = Way::Given(exchange);
         Self { shared: Arc::new(Shared { way, filter: Arc::new(filter), answer_bytes_max, clock }) }
     }
 

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A product's own form of what its jobs carry.
+/// A product's own form of what its jobs carry: plain data, which is stored without the names of its fields. So none of them may
+/// be left out (`skip_serializing_if`), flattened or untagged.
 pub trait Content: Serialize + DeserializeOwned {
     /// The name of the product.
     const KIND: &'static str;
@@ -35,8 +36,9 @@ impl Payload {
     /// A payload of a product.
     ///
     /// # Panics
-    /// Never: plain data always encodes.
+    /// If the content is more than plain data, which always encodes.
     pub fn of<C: Content>(content: &C) -> Payload {
+        const { assert!(C::KIND.len() <= KIND_BYTES_MAX, "the name of a product has at most 15 bytes") };
         let content = postcard::to_stdvec(content).expect("plain data encodes");
         Payload { kind: Kind::new(C::KIND), content: content.into() }
     }

@@ -154,6 +154,8 @@ pub struct LanePolicy {
     pub rules: Vec<Rule>,
     /// How dead letters are kept.
     pub dead_letters: DeadLetterPolicy,
+    /// Whether its jobs go to endpoints, each of which may have a throttle of its own.
+    pub calls_endpoints: bool,
 }
 
 /// The most that a penalty multiplies a cadence's interval by.
@@ -191,6 +193,7 @@ impl LanePolicy {
             dialect: Dialect::Http,
             rules: Dialect::Http.rules(),
             dead_letters: DeadLetterPolicy::default(),
+            calls_endpoints: false,
         }
     }
 
@@ -223,6 +226,7 @@ impl LanePolicy {
             breaker: Some((breaker(seconds(60), seconds(5)), Scope::Tenant)),
             dialect: Dialect::Webhook,
             rules: Dialect::Webhook.rules(),
+            calls_endpoints: true,
             ..LanePolicy::http()
         }
     }
@@ -305,12 +309,7 @@ impl LanePolicy {
     /// Whether something judges each start and learns from each attempt: a gate of the lane or of its tenants, or the
     /// throttle that an endpoint may get at any time.
     pub fn has_gates(&self) -> bool {
-        self.throttle.is_some() || self.breaker.is_some() || self.cadence.is_some() || self.calls_endpoints()
-    }
-
-    /// Whether its jobs go to endpoints, each of which may have a throttle of its own.
-    pub fn calls_endpoints(&self) -> bool {
-        self.channel == "webhook"
+        self.throttle.is_some() || self.breaker.is_some() || self.cadence.is_some() || self.calls_endpoints
     }
 
     /// Whether jobs go past its breaker while that is open.

@@ -167,6 +167,7 @@ impl EngineParts {
 }
 
 /// An engine that runs.
+#[must_use = "an engine runs until it is stopped"]
 pub struct Running {
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), RunError>>,
@@ -184,7 +185,11 @@ impl Running {
     /// # Panics
     /// If the engine did.
     pub async fn ended(self) -> Result<(), RunError> {
-        self.task.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+        match self.task.await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(ended) => ended,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            Err(Err(ended)) => Err(RunError::StoreFailed { reason: format!("the engine's task ended: {ended}") }),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ impl Intake {
 
     /// Takes jobs for a tenant in one durable write. Each gets its own answer: a bad one does not harm the others.
     pub async fn submit(&self, tenant: &TenantName, new: Vec<NewJob>) -> Vec<Result<JobId, Refusal>> {
-        let taken = self.submit_once(tenant, new.into_iter().map(|wish| (wish, Vec::new())).collect()).await;
+        let taken = self.submit_once(tenant, new.into_iter().map(|new_job| (new_job, Vec::new())).collect()).await;
         taken.into_iter().map(|taken| taken.map(|taken| taken.id)).collect()
     }
 
@@ -46,8 +46,11 @@ impl Intake {
         tenant: &TenantName,
         new: Vec<(NewJob, Vec<Idempotency>)>,
     ) -> Vec<Result<Taken, Refusal>> {
-        self.submit_answered(tenant, new.into_iter().map(|(wish, idempotency)| (wish, idempotency, None)).collect())
-            .await
+        self.submit_answered(
+            tenant,
+            new.into_iter().map(|(new_job, idempotency)| (new_job, idempotency, None)).collect(),
+        )
+        .await
     }
 
     /// The same, where the answer of a job may be known already: it is done as it is taken.
@@ -59,8 +62,8 @@ impl Intake {
         let started = self.env.clock.now();
         let mut answers: Vec<Option<Result<Taken, Refusal>>> = Vec::with_capacity(new.len());
         let mut jobs = Vec::with_capacity(new.len());
-        for (wish, idempotency, answer) in new {
-            match self.build_job(tenant, wish) {
+        for (new_job, idempotency, answer) in new {
+            match self.build_job(tenant, new_job) {
                 Ok(job) => {
                     jobs.push(NewEntry { job, idempotency, answer });
                     answers.push(None);
@@ -81,28 +84,31 @@ impl Intake {
     }
 
     /// Checks what a caller wants and makes it a job.
-    fn build_job(&self, tenant: &TenantName, wish: NewJob) -> Result<Job, Refusal> {
-        let policy = self.env.policy(&wish.lane)?;
-        wish.check()?;
-        let (of_lane, of_job) = (self.products.find(&policy.channel), self.products.find(wish.content.kind()));
-        if let Some(product) = of_lane.filter(|product| product.name != wish.content.kind()) {
-            return Err(Refusal::invalid("lane", format!("'{}' {}", wish.lane, (product.way_in)(&wish.lane))));
+    fn build_job(&self, tenant: &TenantName, new_job: NewJob) -> Result<Job, Refusal> {
+        let policy = self.env.policy(&new_job.lane)?;
+        new_job.check()?;
+        let (of_lane, of_job) = (self.products.find(&policy.channel), self.products.find(new_job.content.kind()));
+        if let Some(product) = of_lane.filter(|product| product.name != new_job.content.kind()) {
+            return Err(Refusal::invalid(
+                "lane",
+                format!("'{}' {}", new_job.lane, (product.submit_hint)(&new_job.lane)),
+            ));
         }
-        wish.content.check(&self.filter)?;
+        new_job.content.check(&self.filter)?;
         let now = self.env.clock.now();
-        let due_at = now + wish.delay;
+        let due_at = now + new_job.delay;
         let new_id = of_job.map_or(Chance::job_id as fn(&_, _) -> _, |product| product.job_id);
         Ok(Job {
             id: new_id(&self.env.chance, now),
-            expires_at: wish.ttl.or(policy.ttl).map(|ttl| due_at + ttl),
-            lane: wish.lane,
+            expires_at: new_job.ttl.or(policy.ttl).map(|ttl| due_at + ttl),
+            lane: new_job.lane,
             tenant: tenant.clone(),
-            priority: wish.priority,
-            payload: wish.content.payload(),
-            destination: wish.content.destination(),
+            priority: new_job.priority,
+            payload: new_job.content.payload(),
+            destination: new_job.content.destination(),
             earlier: Earlier::default(),
-            labels: wish.labels,
-            idempotency_key: wish.idempotency_key,
+            labels: new_job.labels,
+            idempotency_key: new_job.idempotency_key,
             accepted_at: now,
             due_at,
         })

@@ -1,5 +1,6 @@
 //! Opening an engine: from a configuration to a store, clients and products.
-//! Invariant: an engine that opened can run; whatever stands in the way is a typed error.
+//! Invariant: lanes and connectors of an engine that opened were checked; whatever stands in the way is a typed error.
+//! Endpoints are taken as they are given: whoever reads them from a file checks them with [`crate::webhook`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_call::{Client, ClientConfig, ClientError, Clock};
+use entrega_core::name::LaneName;
+use entrega_core::policy::BadPolicy;
 #[cfg(feature = "redis")]
 use entrega_ledger::redis::{RedisLedger, RedisOpenError, RedisOptions};
 use entrega_ledger::{HeapLedger, LedgerError, LsmLedger};
 use http::HeaderValue;
 
 use crate::chance::secret_bytes;
-use crate::connector::Connector;
+use crate::connector::{BadConnector, Connector, check_id};
 use crate::engine::{Engine, EngineParts, PRODUCTS, WEBHOOK_AGENT};
 use crate::env::Lanes;
 #[cfg(feature = "ses")]
@@ -80,8 +83,8 @@ impl StoreConfig {
             kind,
             data: data.into(),
             retention: Duration::from_hours(24),
-            free_space_min_mib: 512,
-            export_dead_letters: false,
+            free_space_min_mib: 256,
+            export_dead_letters: true,
             redis_prefix: "entrega".into(),
             allow_unsafe_redis: false,
         }
@@ -177,6 +180,22 @@ pub enum OpenError {
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] RedisOpenError),
+    /// A lane cannot be run.
+    #[error("lane '{lane}': {source}")]
+    Lane {
+        /// The lane.
+        lane: LaneName,
+        /// What is wrong with it.
+        source: BadPolicy,
+    },
+    /// A connector cannot be called so.
+    #[error("connector '{id}': its name must be {source}")]
+    Connector {
+        /// As it was given.
+        id: String,
+        /// What would be right.
+        source: BadConnector,
+    },
     /// The key of stored secrets cannot be used.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -205,12 +224,20 @@ impl Engine {
 impl EngineParts {
     /// The same, for a program that changes some of them.
     pub async fn open(config: EngineConfig) -> Result<EngineParts, OpenError> {
+        for (lane, policy) in &config.lanes {
+            policy.check().map_err(|source| OpenError::Lane { lane: lane.clone(), source })?;
+        }
+        for connector in &config.connectors {
+            let id = || connector.id.clone();
+            check_id(&connector.id).map_err(|source| OpenError::Connector { id: id(), source })?;
+        }
         let clock = Clock::system();
         let store = open_store(&config, &clock).await?;
         let seal = Arc::new(config.store.seal(config.secret_key.as_ref())?);
         put_configured(&*store, &seal, clock.now(), &config.endpoints, config.store.is_shared()).await?;
-        let client = Client::new(config.client.clone())?;
-        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..config.client.clone() };
+        let calls = ClientConfig { clock: clock.clone(), ..config.client.clone() };
+        let client = Client::new(calls.clone())?;
+        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..calls };
         Ok(EngineParts {
             filter: config.client.filter.clone(),
             connector_client: Client::new(answers)?,

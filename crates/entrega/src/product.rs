@@ -24,7 +24,7 @@ pub struct Product {
     /// How many of a lane's attempts one tenant may have at once, where the lane does not say so.
     pub tenant_share: fn(&LanePolicy) -> u32,
     /// How its jobs come in, for those who hand one in that does not fit its lane; reads well after the lane's name.
-    pub way_in: fn(&LaneName) -> String,
+    pub submit_hint: fn(&LaneName) -> String,
     /// What its jobs carry, for people and programs to read; `None` if it cannot be read.
     pub show: fn(&Payload) -> Option<serde_json::Value>,
     /// The id of a new job.
@@ -50,12 +50,12 @@ pub struct AttemptEnd<'a> {
 
 impl Product {
     /// One whose jobs and lanes need nothing of their own.
-    pub const fn new<C: JobContent>(policy: fn() -> LanePolicy, way_in: fn(&LaneName) -> String) -> Product {
+    pub const fn new<C: JobContent>(policy: fn() -> LanePolicy, submit_hint: fn(&LaneName) -> String) -> Product {
         Product {
             name: C::KIND,
             policy,
             tenant_share: |policy| policy.concurrency,
-            way_in,
+            submit_hint,
             show: |payload| serde_json::to_value(payload.read::<C>().ok()?).ok(),
             job_id: Chance::job_id,
             keeps_excerpt: false,
@@ -76,8 +76,11 @@ impl Products {
 
     /// What a job carries, for people and programs to read: by the name of its product.
     pub fn show(&self, payload: &Payload) -> serde_json::Value {
-        let shown = self.find(payload.kind()).and_then(|product| (product.show)(payload));
-        let shown = shown.unwrap_or_else(|| serde_json::json!(Body(payload.bytes().clone())));
+        let shown = match self.find(payload.kind()) {
+            // What cannot be read may hold secrets that nobody could mask.
+            Some(product) => (product.show)(payload).unwrap_or_default(),
+            None => serde_json::json!(Body(payload.bytes().clone())),
+        };
         serde_json::json!({ payload.kind(): shown })
     }
 

@@ -32,6 +32,8 @@ pub struct Attempted {
     pub took: Duration,
     /// What came of it.
     pub outcome: Outcome,
+    /// Rules of the job's own destination; they come before those of its lane.
+    pub rules: Vec<Rule>,
 }
 
 /// Settles attempts.
@@ -47,9 +49,9 @@ impl Settler {
         Settler { env, products }
     }
 
-    /// Decides what becomes of a job, and says so; `rules` come before those of its lane.
-    pub fn settlement(&self, policy: &LanePolicy, rules: Vec<Rule>, attempted: Attempted) -> Settlement {
-        let Attempted { claimed, started_at, took, mut outcome } = attempted;
+    /// Decides what becomes of a job, and says so.
+    pub fn settlement(&self, policy: &LanePolicy, attempted: Attempted) -> Settlement {
+        let Attempted { claimed, started_at, took, mut outcome, rules } = attempted;
         if let Outcome::Mail(mailed) = &mut outcome {
             mailed.judge(&policy.rules);
         }
@@ -77,7 +79,7 @@ impl Settler {
         let product = self.products.find(job.payload.kind());
         let keeps_excerpt = product.is_some_and(|product| product.keeps_excerpt);
         let excerpt = outcome.answer().filter(|_| keeps_excerpt).and_then(|answer| excerpt(&answer.body));
-        let Kept { answer, mail, mut causes } = kept(outcome, &transition);
+        let Recorded { answer, mail, mut causes } = recorded(outcome, &transition);
         attempts.push(Attempt {
             number: claimed.attempt,
             started_at,
@@ -163,7 +165,7 @@ fn lesson(outcome: &Outcome, transition: &Transition, now: Time) -> Lesson {
 
 /// What is kept of an outcome.
 #[derive(Default)]
-struct Kept {
+struct Recorded {
     /// Of a delivered call, its answer; of an event, itself.
     answer: Option<KeptAnswer>,
     /// Of a mail, what came of it for each recipient.
@@ -172,23 +174,23 @@ struct Kept {
     causes: Vec<Job>,
 }
 
-fn kept(outcome: Outcome, transition: &Transition) -> Kept {
+fn recorded(outcome: Outcome, transition: &Transition) -> Recorded {
     match outcome {
         Outcome::Answer(answer) if *transition == Transition::Done => {
-            Kept { answer: Some(answer.into()), ..Kept::default() }
+            Recorded { answer: Some(answer.into()), ..Recorded::default() }
         }
         Outcome::Cached(cached) => {
             let Cached { answer, age, instead_of } = *cached;
             let motivo = instead_of.as_ref().map(|failure| failure.motive().to_owned());
             let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: motivo.is_some(), motivo });
-            Kept { answer: Some(KeptAnswer { cache, ..answer.into() }), ..Kept::default() }
+            Recorded { answer: Some(KeptAnswer { cache, ..answer.into() }), ..Recorded::default() }
         }
-        Outcome::Mail(mailed) => Kept { mail: Some(mailed), ..Kept::default() },
+        Outcome::Mail(mailed) => Recorded { mail: Some(mailed), ..Recorded::default() },
         Outcome::FanOut(FanOut { jobs, body }) => {
             let content_type = Some("application/json".to_owned());
             let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false, cache: None };
-            Kept { answer: Some(answer), causes: jobs, ..Kept::default() }
+            Recorded { answer: Some(answer), causes: jobs, ..Recorded::default() }
         }
-        Outcome::Answer(_) | Outcome::EndpointDisabled(_) | Outcome::Fault(_) => Kept::default(),
+        Outcome::Answer(_) | Outcome::EndpointDisabled(_) | Outcome::Fault(_) => Recorded::default(),
     }
 }

@@ -30,7 +30,7 @@ pub fn connector(life: &Life) -> Connector {
 
 /// How it is reached.
 pub fn client(life: &Arc<Life>) -> Client {
-    Client::over(Arc::new(Api { life: life.clone() }))
+    Client::over(Arc::new(Api { life: life.clone() }), life.clock.clone())
 }
 
 /// The API as the engine reaches it.

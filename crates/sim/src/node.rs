@@ -81,7 +81,7 @@ fn engine(life: &Arc<Life>, store: &Arc<WatchedStore>) -> Arc<Engine> {
     let chance = Arc::new(Chance::from_seed(life.world.rng.lock().u64(..)));
     let parts = EngineParts {
         env: Env { chance, ..parts.env.clone() },
-        client: Client::over(Arc::new(Upstream { life: life.clone() })),
+        client: Client::over(Arc::new(Upstream { life: life.clone() }), life.clock.clone()),
         connector_client: api::client(life),
         routes: routes(life.world.plan.keeping),
         connectors: vec![api::connector(life)],

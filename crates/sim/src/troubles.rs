@@ -42,7 +42,7 @@ pub struct Troubles {
     /// Calls of the upstream.
     pub asked: u32,
     /// Answers of the upstream that were given again.
-    pub given_again: u32,
+    pub from_cache: u32,
     /// Jobs that were let past an open breaker.
     pub past_breaker: u32,
     /// Calls of the API behind the connector.
@@ -100,7 +100,7 @@ impl Troubles {
             ("a discarded dead letter", self.discarded),
             ("a discard in vain", self.not_discarded),
             ("a call of the upstream", self.asked),
-            ("an answer given again", self.given_again),
+            ("an answer given again", self.from_cache),
             ("a job past a breaker", self.past_breaker),
             ("a call of the API", self.called),
             ("a call without its turn", self.went_anyway),
@@ -149,7 +149,7 @@ impl Troubles {
         self.discarded += other.discarded;
         self.not_discarded += other.not_discarded;
         self.asked += other.asked;
-        self.given_again += other.given_again;
+        self.from_cache += other.from_cache;
         self.past_breaker += other.past_breaker;
         self.called += other.called;
         self.went_anyway += other.went_anyway;

@@ -16,7 +16,7 @@ use crate::settle::Attempted;
 use crate::store::{Carried, ClaimedJob};
 
 /// What a channel has beyond its deadline to say what an attempt came to; one that says nothing by then is cut off.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const DEADLINE_GRACE: Duration = Duration::from_secs(1);
 
 /// Attempts a job. A panic in a channel is that attempt's failure, not the process's. The job comes back if the lease
 /// ended first: whoever owns the lane then attempts it again.
@@ -29,14 +29,15 @@ pub(super) async fn attempt(
 ) -> Result<Attempted, Box<ClaimedJob>> {
     let started_at = clock.now();
     let deadline = clock.instant(started_at + timeout);
-    let attempt = AssertUnwindSafe(channel.attempt(&claimed, deadline)).catch_unwind();
-    let outcome = match claimed.lease.carry(alarm, deadline + LAST_WORDS, attempt).await {
-        Carried::Done(Ok(outcome)) => outcome,
-        Carried::Done(Err(panic)) => fault(FaultKind::Crashed, panic_text(&*panic)),
-        Carried::TooLate => fault(FaultKind::Timeout, "no answer in time".into()),
+    let attempt = async { (channel.attempt(&claimed, deadline).await, channel.rules(&claimed.job)) };
+    let attempt = AssertUnwindSafe(attempt).catch_unwind();
+    let (outcome, rules) = match claimed.lease.carry(alarm, deadline + DEADLINE_GRACE, attempt).await {
+        Carried::Done(Ok(ended)) => ended,
+        Carried::Done(Err(panic)) => (fault(FaultKind::Crashed, panic_text(&*panic)), Vec::new()),
+        Carried::TooLate => (fault(FaultKind::Timeout, "no answer in time".into()), Vec::new()),
         Carried::LeaseOver => return Err(Box::new(claimed)),
     };
-    Ok(Attempted { took: clock.now().since(started_at), claimed, started_at, outcome })
+    Ok(Attempted { took: clock.now().since(started_at), claimed, started_at, outcome, rules })
 }
 
 fn fault(kind: FaultKind, message: String) -> Outcome {

@@ -28,8 +28,8 @@ use crate::store::ClaimedJob;
 /// Rounds that a worker settles for others before it calls the lane's own task.
 const ROUNDS_MAX: usize = 4;
 
-/// The workers, and how the lane stands.
-pub(super) struct Workers {
+/// The state, and how the lane stands.
+pub(super) struct PoolState {
     /// Where each worker gets its jobs.
     inboxes: Vec<mpsc::Sender<ClaimedJob>>,
     idle: Vec<usize>,
@@ -44,7 +44,7 @@ pub(super) struct Workers {
     failure: Option<RunError>,
 }
 
-/// The workers of one lane.
+/// The state of one lane.
 pub(super) struct WorkerPool {
     pub(super) env: Env,
     settler: Settler,
@@ -54,7 +54,7 @@ pub(super) struct WorkerPool {
     /// Wakes the lane's own task.
     pub(super) wake: Arc<Notify>,
     ended: parking_lot::Mutex<Vec<(usize, Option<Attempted>)>>,
-    workers: tokio::sync::Mutex<Workers>,
+    state: tokio::sync::Mutex<PoolState>,
 }
 
 impl WorkerPool {
@@ -66,7 +66,7 @@ impl WorkerPool {
         if policy.passes_when_open() && !channel.answers_alone() {
             return Err(RunError::CannotPass { lane: lane.to_string(), channel: policy.channel.clone() });
         }
-        let workers = Workers {
+        let state = PoolState {
             inboxes: Vec::new(),
             idle: Vec::new(),
             tasks: JoinSet::new(),
@@ -84,7 +84,7 @@ impl WorkerPool {
             env,
             policy,
             ended: parking_lot::Mutex::default(),
-            workers: tokio::sync::Mutex::new(workers),
+            state: tokio::sync::Mutex::new(state),
         }))
     }
 
@@ -94,15 +94,15 @@ impl WorkerPool {
         let mut mine = None;
         for _ in 0..ROUNDS_MAX {
             // Whoever holds the pool sees what ended before letting go.
-            let Ok(mut workers) = self.workers.try_lock() else { return mine };
-            let armed = workers.wake_at;
-            self.round(&mut workers, Some(worker), &mut mine).await;
-            let is_due = mine.is_some() && workers.counts_starts;
-            let is_sooner = workers.wake_at.is_some_and(|at| armed.is_none_or(|armed| at < armed));
-            if is_sooner || workers.is_stopping || workers.failure.is_some() {
+            let Ok(mut state) = self.state.try_lock() else { return mine };
+            let armed = state.wake_at;
+            self.round(&mut state, Some(worker), &mut mine).await;
+            let is_due = mine.is_some() && state.counts_starts;
+            let is_sooner = state.wake_at.is_some_and(|at| armed.is_none_or(|armed| at < armed));
+            if is_sooner || state.is_stopping || state.failure.is_some() {
                 self.wake.notify_one();
             }
-            drop(workers);
+            drop(state);
             if self.ended.lock().is_empty() {
                 return mine;
             }
@@ -118,14 +118,14 @@ impl WorkerPool {
     /// The lane's own task looks: something was submitted, resumed or is due.
     pub(super) async fn poll(self: &Arc<Self>, stop: bool) -> Result<Polled, RunError> {
         loop {
-            let mut workers = self.workers.lock().await;
-            workers.is_stopping |= stop;
-            self.round(&mut workers, None, &mut None).await;
-            if let Some(failure) = workers.failure.take() {
+            let mut state = self.state.lock().await;
+            state.is_stopping |= stop;
+            self.round(&mut state, None, &mut None).await;
+            if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
-            let polled = Polled { wake_at: workers.wake_at, running: workers.running };
-            drop(workers);
+            let polled = Polled { wake_at: state.wake_at, running: state.running };
+            drop(state);
             // A worker that found the pool held relies on whoever held it.
             if self.ended.lock().is_empty() {
                 return Ok(polled);
@@ -135,51 +135,48 @@ impl WorkerPool {
 
     /// Ends whatever is still under way; nobody settles it any more.
     pub(super) async fn shut_down(&self) {
-        self.workers.lock().await.tasks.shutdown().await;
+        self.state.lock().await.tasks.shutdown().await;
     }
 
     /// Settles what ended and hands out what may go.
-    async fn round(self: &Arc<Self>, workers: &mut Workers, me: Option<usize>, mine: &mut Option<ClaimedJob>) {
-        if let Err(error) = self.settle_and_claim(workers, me, mine).await {
-            workers.failure.get_or_insert(error);
-            workers.is_stopping = true;
+    async fn round(self: &Arc<Self>, state: &mut PoolState, me: Option<usize>, mine: &mut Option<ClaimedJob>) {
+        if let Err(error) = self.settle_and_claim(state, me, mine).await {
+            state.failure.get_or_insert(error);
+            state.is_stopping = true;
         }
     }
 
     async fn settle_and_claim(
         self: &Arc<Self>,
-        workers: &mut Workers,
+        state: &mut PoolState,
         me: Option<usize>,
         mine: &mut Option<ClaimedJob>,
     ) -> Result<(), RunError> {
         let ended = std::mem::take(&mut *self.ended.lock());
-        workers.running -= ended.len();
+        state.running -= ended.len();
         let mut settlements = Vec::with_capacity(ended.len());
         for (worker, attempted) in ended {
-            workers.idle.push(worker);
-            settlements.extend(attempted.map(|attempted| {
-                let rules = self.channel.rules(&attempted.claimed.job);
-                self.settler.settlement(&self.policy, rules, attempted)
-            }));
+            state.idle.push(worker);
+            settlements.extend(attempted.map(|attempted| self.settler.settlement(&self.policy, attempted)));
         }
         if !settlements.is_empty() {
             self.env.store.settle(&self.lane, settlements).await?;
         }
-        let room = (self.policy.concurrency as usize).saturating_sub(workers.running);
-        if room == 0 || workers.is_stopping {
+        let room = (self.policy.concurrency as usize).saturating_sub(state.running);
+        if room == 0 || state.is_stopping {
             // Whoever ends an attempt asks again. The moment that the last claim gave may pass before that, and a lane
             // that sleeps until a moment which has passed does not sleep.
-            workers.wake_at = None;
+            state.wake_at = None;
             return Ok(());
         }
         let batch = self.env.store.claim(&self.lane, room).await?;
         batch.expired.iter().for_each(|left| self.report_dropped(left, "ttl_expired"));
         batch.pushed_out.iter().for_each(|left| self.report_dropped(left, "preempted"));
-        workers.wake_at = batch.wake_at;
-        workers.counts_starts = batch.counts_starts;
+        state.wake_at = batch.wake_at;
+        state.counts_starts = batch.counts_starts;
         for job in batch.jobs {
-            workers.running += 1;
-            self.hand_out(workers, job, me, mine);
+            state.running += 1;
+            self.hand_out(state, job, me, mine);
         }
         Ok(())
     }
@@ -194,30 +191,30 @@ impl WorkerPool {
     /// Whoever asks goes on by itself; otherwise an idle worker gets it, or a new one.
     fn hand_out(
         self: &Arc<Self>,
-        workers: &mut Workers,
+        state: &mut PoolState,
         job: ClaimedJob,
         me: Option<usize>,
         mine: &mut Option<ClaimedJob>,
     ) {
         if mine.is_none()
             && let Some(me) = me
-            && let Some(place) = workers.idle.iter().rposition(|&worker| worker == me)
+            && let Some(place) = state.idle.iter().rposition(|&worker| worker == me)
         {
-            workers.idle.swap_remove(place);
+            state.idle.swap_remove(place);
             *mine = Some(job);
             return;
         }
-        let worker = workers.idle.pop().unwrap_or_else(|| self.spawn(workers));
-        let given = workers.inboxes[worker].try_send(job);
+        let worker = state.idle.pop().unwrap_or_else(|| self.spawn(state));
+        let given = state.inboxes[worker].try_send(job);
         assert!(given.is_ok(), "an idle worker has room for one job");
     }
 
-    fn spawn(self: &Arc<Self>, workers: &mut Workers) -> usize {
-        let number = workers.inboxes.len();
+    fn spawn(self: &Arc<Self>, state: &mut PoolState) -> usize {
+        let number = state.inboxes.len();
         assert!(number < self.policy.concurrency as usize, "more attempts than the lane's concurrency");
         let (sender, jobs) = mpsc::channel(1);
-        workers.inboxes.push(sender);
-        workers.tasks.spawn(work(Arc::downgrade(self), number, jobs));
+        state.inboxes.push(sender);
+        state.tasks.spawn(work(Arc::downgrade(self), number, jobs));
         number
     }
 
@@ -228,7 +225,7 @@ impl WorkerPool {
     }
 }
 
-/// A worker: a task that makes attempts, one at a time. It works until the pool is gone: the pool owns its workers, not they the pool.
+/// A worker: a task that makes attempts, one at a time. It works until the pool is gone: the pool owns its state, not they the pool.
 async fn work(pool: Weak<WorkerPool>, number: usize, mut jobs: mpsc::Receiver<ClaimedJob>) {
     let (mut next, mut alarm) = (None, pin!(sleep(Duration::ZERO)));
     loop {

@@ -62,20 +62,20 @@ impl MailChannel {
     /// Hands a mail to the routes in order, until one takes it or has something against it. A server that is down, or wants
     /// nothing of us, is passed over as long as it has certainly taken nothing. Routes whose breaker is open come last:
     /// trying one of them is better than failing for nothing, and the lane's own breaker spares them while all are down.
-    async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> Attempted {
+    async fn send(&self, mail: &Outgoing<'_>, deadline: Instant) -> SendResult {
         let (ready, shut): (Vec<&Route>, Vec<&Route>) = self.routes.iter().partition(|route| route.is_ready());
         let order = if ready.is_empty() { shut } else { ready };
         let mut first_failed = None;
         for (tried, route) in order.iter().enumerate() {
             let sent = route.send(mail, Limits { reach_by: self.share(deadline, order.len() - tried), deadline }).await;
             let is_passed_over = route.is_passed_over(&sent);
-            let attempted = Attempted { protocol: route.protocol(), transport: route.name().to_owned(), sent };
+            let attempted = SendResult { protocol: route.protocol(), transport: route.name().to_owned(), sent };
             if !is_passed_over {
                 return attempted;
             }
             first_failed.get_or_insert(attempted);
         }
-        first_failed.unwrap_or_else(|| Attempted {
+        first_failed.unwrap_or_else(|| SendResult {
             protocol: Protocol::Smtp,
             transport: String::new(),
             sent: no_transport(),
@@ -91,7 +91,7 @@ impl MailChannel {
 }
 
 /// What came of handing a mail over.
-struct Attempted {
+struct SendResult {
     protocol: Protocol,
     transport: String,
     sent: Sent,
@@ -196,7 +196,7 @@ impl Channel for MailChannel {
         };
         // What is known by then is worth more than what the dispatcher would make of an attempt that it cut off.
         let deadline = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-        let Attempted { protocol, transport, sent } = self.send(&outgoing, deadline).await;
+        let SendResult { protocol, transport, sent } = self.send(&outgoing, deadline).await;
         Outcome::Mail(Box::new(match sent {
             Sent::Unreached(refusal) => {
                 Mailed { protocol, transport, recipients: results(progress, |_| Some(refusal.clone())), ..nothing }

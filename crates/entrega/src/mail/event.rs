@@ -31,13 +31,13 @@ struct MailData<'a> {
     company_id: &'a TenantName,
     recipient: String,
     #[serde(flatten)]
-    rest: MailNews,
+    rest: MailEventData,
 }
 
 /// What is told of a mail, by what became of it.
 #[derive(Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
-enum MailNews {
+enum MailEventData {
     Sent {
         status: &'static str,
         message_id: Option<String>,
@@ -63,12 +63,12 @@ enum MailNews {
     },
 }
 
-impl MailNews {
+impl MailEventData {
     fn event_type(&self) -> &'static str {
         match self {
-            MailNews::Sent { .. } => "email.sent",
-            MailNews::Failed { .. } => "email.failed",
-            MailNews::RetryScheduled { .. } => "email.retry_scheduled",
+            MailEventData::Sent { .. } => "email.sent",
+            MailEventData::Failed { .. } => "email.failed",
+            MailEventData::RetryScheduled { .. } => "email.retry_scheduled",
         }
     }
 }
@@ -78,30 +78,30 @@ pub(super) fn follow_ups(env: &Env, ended: &AttemptEnd<'_>) -> Vec<Job> {
     if !has_listeners(env, &ended.job.tenant) {
         return Vec::new();
     }
-    ended.job.payload.read().map_or_else(|_| Vec::new(), |mail| vec![of_attempt(&mail, ended)])
+    vec![of_attempt(ended)]
 }
 
-fn of_attempt(mail: &Mail, ended: &AttemptEnd<'_>) -> Job {
+fn of_attempt(ended: &AttemptEnd<'_>) -> Job {
     let AttemptEnd { job, attempts, transition, now } = *ended;
     let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
     let sequence = job.earlier.attempts.saturating_add(count);
     let last = attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref());
     let news = match transition {
-        Transition::Done => MailNews::Sent {
+        Transition::Done => MailEventData::Sent {
             status: "SENT",
             message_id: last.and_then(|mailed| mailed.message_id.clone()),
             sent_at: now,
             attempts: count,
             processing_time_ms: u64::try_from(now.since(job.accepted_at).as_millis()).unwrap_or(u64::MAX),
         },
-        Transition::Retry { at, failure } => MailNews::RetryScheduled {
+        Transition::Retry { at, failure } => MailEventData::RetryScheduled {
             status: "RETRY_SCHEDULED",
             retry_attempt: count.saturating_add(1),
             next_retry_at: *at,
             last_error: mask_text(&failure.reason),
             attempts: count,
         },
-        Transition::DeadLetter { failure } | Transition::Blocked { failure } => MailNews::Failed {
+        Transition::DeadLetter { failure } | Transition::Blocked { failure } => MailEventData::Failed {
             status: "FAILED",
             failure_reason: mask_text(&failure.reason),
             failure_code: FailureCode::named(&failure.code).unwrap_or(FailureCode::InternalError),
@@ -111,7 +111,7 @@ fn of_attempt(mail: &Mail, ended: &AttemptEnd<'_>) -> Job {
         },
     };
     let external_id = job.labels.get(EXTERNAL_ID).map(String::as_str);
-    let event = of_mail(job.id, &job.tenant, recipient(mail), external_id, sequence, news, now);
+    let event = of_mail(job.id, &job.tenant, recipient(ended), external_id, sequence, news, now);
     in_trace(event, job.traceparent(count))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn of_report(
     attempts: u32,
     sequence: u32,
 ) -> Job {
-    let news = MailNews::Failed {
+    let news = MailEventData::Failed {
         status: "FAILED",
         failure_reason: mask_text(&report.detail),
         failure_code: report.code,
@@ -142,7 +142,7 @@ fn of_mail(
     recipient: String,
     external_id: Option<&str>,
     sequence: u32,
-    news: MailNews,
+    news: MailEventData,
     now: Time,
 ) -> Job {
     let id = event_job(mail, sequence);
@@ -152,8 +152,18 @@ fn of_mail(
     events::event(id, tenant, &event)
 }
 
-fn recipient(mail: &Mail) -> String {
-    mail.recipients().first().map_or_else(String::new, |address| mask_address(address))
+/// The first recipient. Attempts name everybody; only one that never got that far leaves it to the mail itself.
+fn recipient(ended: &AttemptEnd<'_>) -> String {
+    let attempted = ended.attempts.iter().rev().find_map(|attempt| attempt.mail.as_deref()?.recipients.first());
+    match attempted {
+        Some(recipient) => mask_address(&recipient.address),
+        None => {
+            let mail: Result<Mail, _> = ended.job.payload.read();
+            mail.ok()
+                .and_then(|mail| mail.recipients().first().map(|address| mask_address(address)))
+                .unwrap_or_default()
+        }
+    }
 }
 
 fn ses_error(mailed: &Mailed) -> Option<String> {

@@ -17,7 +17,7 @@ use crate::store::{Feedback, StoreError, Suppression};
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum FeedbackOutcome {
     /// It is kept.
     Kept,
     /// It says nothing that matters here, such as a delivery.
@@ -28,12 +28,12 @@ pub enum Heard {
 
 impl Mailer {
     /// Keeps what SES reports of a mail.
-    pub async fn record_feedback(&self, notification: SesNotification) -> Result<Heard, StoreError> {
+    pub async fn record_feedback(&self, notification: SesNotification) -> Result<FeedbackOutcome, StoreError> {
         let (code, suppresses, recipients) = match notification.kind {
             SesEvent::Bounce { permanent: true, recipients } => (FailureCode::BouncePermanent, true, recipients),
             SesEvent::Bounce { permanent: false, recipients } => (FailureCode::BounceTemporary, false, recipients),
             SesEvent::Complaint { recipients } => (FailureCode::Complaint, true, recipients),
-            SesEvent::Delivery { .. } | SesEvent::Other(_) => return Ok(Heard::Nothing),
+            SesEvent::Delivery { .. } | SesEvent::Other(_) => return Ok(FeedbackOutcome::Nothing),
         };
         let Some((id, tenant)) = notification.mail else {
             tracing::warn!(
@@ -41,12 +41,12 @@ impl Mailer {
                 errorCode = code.as_str(),
                 "A report of SES names no mail of ours; include the original headers in its notifications"
             );
-            return Ok(Heard::Unmatched);
+            return Ok(FeedbackOutcome::Unmatched);
         };
         if !self.is_about(id, &tenant, &recipients).await? {
             tracing::warn!(jobId = %id, companyId = %tenant, errorCode = code.as_str(),
                 "A report of SES does not fit the mail that it names; it is ignored");
-            return Ok(Heard::Unmatched);
+            return Ok(FeedbackOutcome::Unmatched);
         }
         // Where SES only knows whom it may have been, nobody is to suffer for the others.
         let suppresses = suppresses && (code != FailureCode::Complaint || recipients.len() == 1);
@@ -65,7 +65,7 @@ impl Mailer {
             self.emit_event(id, &tenant, &feedback).await?;
             self.env.store.note_feedback(id, feedback).await?;
         }
-        Ok(Heard::Kept)
+        Ok(FeedbackOutcome::Kept)
     }
 
     /// Tells the company's endpoints, once, of a mail that was sent and then failed. One that had failed before has told

@@ -33,7 +33,7 @@ pub use self::address::check_mailbox;
 pub use self::channel::MailChannel;
 pub use self::content::{Attachment, Mail, Mailbox};
 #[cfg(feature = "ses")]
-pub use self::feedback::Heard;
+pub use self::feedback::FeedbackOutcome;
 pub use self::request::{
     ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, AttachmentRequest, HEADERS_MAX, MAIL_BODY_BYTES_MAX, MailRequest,
     RECIPIENTS_MAX, SUBJECT_CHARS_MAX, check_mail,

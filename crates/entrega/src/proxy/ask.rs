@@ -13,7 +13,7 @@ use super::{BadQuestion, LANE_PREFIX, ProxyCall, Route, Routes};
 use crate::env::Env;
 use crate::intake::Intake;
 use crate::refusal::Refusal;
-use crate::store::{CacheMark, Idempotency, KeptAnswer, StoredAnswer};
+use crate::store::{CacheMark, CachedAnswer, Idempotency, KeptAnswer};
 use crate::submission::{NewJob, Taken};
 
 /// A question.
@@ -114,11 +114,11 @@ impl Proxy {
     async fn fresh_answer(&self, route: &Route, params: &BTreeMap<String, String>) -> Option<KeptAnswer> {
         let stored = self.env.store.cached(&route.cache_key(params)).await.ok()??;
         let age = self.env.clock.now().since(stored.stored_at);
-        (age < route.cache.ttl).then(|| given_again(stored, age))
+        (age < route.cache.ttl).then(|| from_cache(stored, age))
     }
 }
 
-fn given_again(stored: StoredAnswer, age: Duration) -> KeptAnswer {
+fn from_cache(stored: CachedAnswer, age: Duration) -> KeptAnswer {
     let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: false, motivo: None });
     KeptAnswer { cache, ..stored.answer }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{ProxyCall, Route, Routes};
 use crate::channel::Channel;
 use crate::http::{IDEMPOTENCY_KEY, OUR_NAME, REQUEST_ID, TRACEPARENT, outcome};
-use crate::store::{ClaimedJob, Store, StoredAnswer};
+use crate::store::{CachedAnswer, ClaimedJob, Store};
 
 /// How often a call that another node makes is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -90,7 +90,7 @@ impl ProxyChannel {
     }
 
     /// What is kept for a question, and how old it is. A cache that cannot be read costs a call.
-    async fn kept(&self, key: &str) -> Option<(StoredAnswer, Duration)> {
+    async fn kept(&self, key: &str) -> Option<(CachedAnswer, Duration)> {
         let stored = self.store.cached(key).await.unwrap_or_else(|error| {
             tracing::debug!(errorReason = %error, "The cache cannot be read");
             None
@@ -180,7 +180,7 @@ impl ProxyChannel {
             && !keep.is_zero()
             && let Err(error) = self
                 .store
-                .cache(&asking.key, StoredAnswer { stored_at: came.at, answer: answer.clone().into() }, keep)
+                .cache(&asking.key, CachedAnswer { stored_at: came.at, answer: answer.clone().into() }, keep)
                 .await
         {
             tracing::debug!(errorReason = %error, "An answer could not be kept");
@@ -232,7 +232,7 @@ fn fault(kind: FaultKind, message: impl Into<String>) -> Outcome {
 }
 
 /// An answer that was given before.
-fn again(stored: &StoredAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
+fn again(stored: &CachedAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
     let kept = &stored.answer;
     let mut headers = HeaderMap::new();
     if let Some(Ok(content_type)) = kept.content_type.as_deref().map(HeaderValue::from_str) {

@@ -14,7 +14,7 @@ use super::KeptAnswer;
 
 /// An answer of an upstream, kept in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredAnswer {
+pub struct CachedAnswer {
     /// When it was given.
     pub stored_at: Time,
     /// The answer.

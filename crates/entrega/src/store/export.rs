@@ -5,8 +5,9 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
+use bytes::Bytes;
 use entrega_core::dead_letter::DeadLetter;
-use entrega_core::job::Earlier;
+use entrega_core::job::Job;
 use entrega_core::payload::Payload;
 use entrega_core::time::Time;
 
@@ -14,10 +15,11 @@ use super::{StoreError, records};
 
 /// An entry in which people can read what the job carries.
 pub fn readable(dead: &DeadLetter, show: fn(&Payload) -> serde_json::Value) -> serde_json::Value {
-    let mut entry = serde_json::json!(dead);
+    let original_data = Job { payload: Payload::opaque(Bytes::new()), ..dead.original_data.clone() };
+    let mut entry = serde_json::json!(DeadLetter { original_data, ..dead.clone() });
     let job = &mut entry["originalData"];
     job["payload"] = show(&dead.original_data.payload);
-    if dead.original_data.earlier == Earlier::default() {
+    if dead.original_data.earlier.accepted.is_empty() {
         job.as_object_mut().map(|job| job.remove("earlier"));
     }
     entry

@@ -5,7 +5,7 @@
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`IdempotencyLog`]: the verbs; [`Store`] is all of them
-//! - `view`, `node`, `call`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - `view`, `node`, `call`, `idempotency`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: the store over a ledger, which one process has to itself or nodes share; `lease`: how long an owner may act
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
@@ -37,7 +37,7 @@ use entrega_core::time::Time;
 use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
 
-pub use self::call::{GateName, Passing, StoredAnswer};
+pub use self::call::{CachedAnswer, GateName, Passing};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::export::readable;
@@ -244,9 +244,9 @@ pub trait MailRegistry: Send + Sync + 'static {
 #[async_trait]
 pub trait AnswerCache: Send + Sync + 'static {
     /// The answer that is kept under a key.
-    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError>;
+    async fn cached(&self, key: &str) -> Result<Option<CachedAnswer>, StoreError>;
     /// Keeps an answer for so long, in the place of the one before it.
-    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError>;
+    async fn cache(&self, key: &str, answer: CachedAnswer, keep: Duration) -> Result<(), StoreError>;
     /// Begins the call whose answer is kept under a key: `false` while somebody else makes it. It counts as ended after
     /// `lasts`, for callers that are gone.
     async fn begin_call(&self, key: &str, caller: JobId, lasts: Duration) -> Result<bool, StoreError>;

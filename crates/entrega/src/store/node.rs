@@ -46,6 +46,6 @@ pub struct HandOver {
     pub shard: String,
     /// For which node.
     pub to: String,
-    /// The at.
+    /// The moment of it.
     pub at: Time,
 }

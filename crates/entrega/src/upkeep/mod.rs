@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::env::Env;
-use crate::webhook::{Waiting, Whose};
+use crate::webhook::{LaneScope, Waiting};
 
 const REPLAY_EVERY: Duration = Duration::from_millis(100);
 /// In turns of `REPLAY_EVERY`.
@@ -34,7 +34,7 @@ pub(crate) async fn run(env: Env, shutdown: CancellationToken) {
             tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");
         }
         if turn.is_multiple_of(ENDPOINTS_EVERY)
-            && let Err(error) = waiting.look(&env, Whose::Ours).await
+            && let Err(error) = waiting.look(&env, LaneScope::Owned).await
         {
             tracing::error!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
         }

@@ -76,7 +76,7 @@ pub fn check_event_type(event_type: &str) -> Result<(), BadEndpoint> {
 
 /// Refuses a throttle that cannot be kept, by itself or in one of these lanes.
 pub fn check_throttle<'a>(rate: Rate, lanes: impl IntoIterator<Item = &'a Arc<LanePolicy>>) -> Result<(), BadEndpoint> {
-    let has_turns = |policy: &Arc<LanePolicy>| policy.fairness.enable_round_robin || !policy.calls_endpoints();
+    let has_turns = |policy: &Arc<LanePolicy>| policy.fairness.enable_round_robin || !policy.calls_endpoints;
     let is_in_range =
         (1..=THROTTLE_REQUESTS_MAX).contains(&rate.max_requests) && (1..=THROTTLE_PER_MS_MAX).contains(&rate.per_ms);
     fits(is_in_range, BadEndpoint::Throttle)?;

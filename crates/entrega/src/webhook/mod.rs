@@ -26,7 +26,7 @@ pub use self::discard::{Discarded, discard_waiting};
 pub use self::endpoint::*;
 pub use self::event::{EventBody, event_id};
 pub use self::registry::{EndpointError, EndpointPut, EndpointRequest, Webhooks};
-pub(crate) use self::waiting::{Waiting, Whose};
+pub(crate) use self::waiting::{LaneScope, Waiting};
 
 use crate::product::Product;
 

@@ -1,4 +1,4 @@
-//! Waiting jobs: what waited for one that was paused, disabled or gone goes on when it is back.
+//! Waiting jobs: what waited for an endpoint that was paused, disabled or gone goes on when it is back.
 //! Invariant: a job waits as long as its endpoint is not enabled, and no longer than some seconds after.
 //! Never: looks at more than a bounded number of jobs at a time; the next look goes on where this one ended.
 
@@ -15,16 +15,16 @@ const PAGES_MAX: usize = 20;
 
 /// Of nodes that share a store, whose jobs are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum LaneScope {
     /// Those of lanes that this node owns; the other nodes look at theirs.
-    Ours,
+    Owned,
     /// All.
-    Anybodys,
+    All,
 }
 
 /// Lets jobs go on that waited for an endpoint which is enabled now, without waiting for the next turn.
 pub(crate) async fn release_waiting(env: Env) {
-    if let Err(error) = Waiting::default().look(&env, Whose::Anybodys).await {
+    if let Err(error) = Waiting::default().look(&env, LaneScope::All).await {
         tracing::warn!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
     }
 }
@@ -37,10 +37,10 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Lets go on what may.
-    pub(crate) async fn look(&mut self, env: &Env, whose: Whose) -> Result<(), StoreError> {
+    pub(crate) async fn look(&mut self, env: &Env, scope: LaneScope) -> Result<(), StoreError> {
         let Some(lane) = env.lanes.keys().find(|lane| lane.as_str() == WEBHOOK_LANE) else { return Ok(()) };
         let lanes = env.store.lanes().await?;
-        let is_ours = |view: &LaneView| whose == Whose::Anybodys || view.is_owned;
+        let is_ours = |view: &LaneView| scope == LaneScope::All || view.is_owned;
         if lanes.iter().find(|view| view.name == *lane).is_none_or(|view| view.blocked == 0 || !is_ours(view)) {
             self.after = None;
             return Ok(());

@@ -206,9 +206,15 @@ async fn from_what_was_let_past_nobody_learns() {
     for (claimed, past_breaker) in engine.store().claim(&lane(), 2).await.unwrap().jobs.into_iter().zip([false, true]) {
         let outcome = Outcome::Fault(Fault { kind: FaultKind::Connect, message: "nobody there".into() });
         let claimed = ClaimedJob { past_breaker, ..claimed };
-        let attempted = Attempted { claimed, started_at: engine.env().clock.now(), took: Duration::ZERO, outcome };
+        let attempted = Attempted {
+            claimed,
+            started_at: engine.env().clock.now(),
+            took: Duration::ZERO,
+            outcome,
+            rules: Vec::new(),
+        };
         let settler = Settler::new(engine.env().clone(), PRODUCTS);
-        let lesson = settler.settlement(&quick_policy(), Vec::new(), attempted).lesson;
+        let lesson = settler.settlement(&quick_policy(), attempted).lesson;
         assert_eq!(lesson, if past_breaker { Lesson::Apart } else { Lesson::Down });
     }
 }

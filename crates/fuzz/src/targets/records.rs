@@ -143,8 +143,7 @@ fn answer(world: &World, status: u16) {
             let took = Duration::from_millis(5);
             settler.settlement(
                 &policy,
-                Vec::new(),
-                Attempted { claimed, started_at: engine.env().clock.now(), took, outcome },
+                Attempted { claimed, started_at: engine.env().clock.now(), took, outcome, rules: Vec::new() },
             )
         });
         engine.store().settle(&lane, settled.collect()).await.expect("it settles");

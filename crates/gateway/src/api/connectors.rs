@@ -86,8 +86,8 @@ pub(super) enum AuthBody {
 }
 
 impl From<AuthBody> for Auth {
-    fn from(wish: AuthBody) -> Auth {
-        match wish {
+    fn from(given: AuthBody) -> Auth {
+        match given {
             AuthBody::Bearer(token) => Auth::Bearer(token),
             AuthBody::Basic { user, password } => Auth::Basic { user, password },
             AuthBody::Header { name, value } => Auth::Header { name, value },
@@ -248,12 +248,12 @@ pub(super) async fn set(
     State(api): State<Arc<Api>>,
     Admin(who): Admin,
     TextPath(id): TextPath,
-    JsonBody(wish): JsonBody<ConnectorBody>,
+    JsonBody(given): JsonBody<ConnectorBody>,
 ) -> Result<(StatusCode, Json<ConnectorRow>), ApiError> {
-    let limits = wish.limits()?;
-    let rules = wish.classify.unwrap_or_default();
+    let limits = given.limits()?;
+    let rules = given.classify.unwrap_or_default();
     within("classify", rules.len(), 0, RULES_MAX)?;
-    let (base_url, auth, tenant) = (wish.base_url, wish.auth.map(Auth::from), wish.tenant);
+    let (base_url, auth, tenant) = (given.base_url, given.auth.map(Auth::from), given.tenant);
     let is_new =
         api.engine.connectors().put(Connector { id: id.clone(), base_url, auth, tenant, limits, rules }).await?;
     who.audit("connector.set", &id);

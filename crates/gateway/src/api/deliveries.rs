@@ -172,11 +172,11 @@ pub(super) async fn discard(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     path: EndpointPath,
-    JsonBody(wish): JsonBody<DiscardRequest>,
+    JsonBody(given): JsonBody<DiscardRequest>,
 ) -> Result<Json<DiscardRow>, ApiError> {
     let (tenant, name) = place(&who, path)?;
-    let reason = checked_reason(&wish.reason)?;
-    let after = page(wish.cursor.as_deref(), None)?.after;
+    let reason = checked_reason(&given.reason)?;
+    let after = page(given.cursor.as_deref(), None)?.after;
     let discarded = api.engine.webhooks().discard_waiting(&tenant, &name, reason, after).await?;
     who.audit("endpoint.discard", format_args!("{tenant}/{name} ({} jobs)", discarded.count));
     let next_cursor = discarded.next.as_ref().map(next_cursor);

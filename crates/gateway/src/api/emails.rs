@@ -171,12 +171,12 @@ pub(super) async fn send(
     if !api.engine.mail().has_transport() {
         return Err(ApiError::NoTransport);
     }
-    let Object(wish): Object<MailBody> = body::parse(&json)?;
-    let tenant = who.acts_for(wish.tenant.clone())?;
-    let external_id = wish.external_id.clone();
+    let Object(given): Object<MailBody> = body::parse(&json)?;
+    let tenant = who.acts_for(given.tenant.clone())?;
+    let external_id = given.external_id.clone();
     let once: Vec<Idempotency> =
         caller.idempotency(&json)?.into_iter().chain(external_id.as_deref().map(external_key).transpose()?).collect();
-    let mut job = wish.into_job(&api)?;
+    let mut job = given.into_job(&api)?;
     job.labels.extend(caller.trace());
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
     let Taken { id, is_repeat } = answers.pop().expect("one answer per job").map_err(by_ttl)?;

@@ -116,8 +116,8 @@ impl From<&Endpoint> for EndpointRow {
 }
 
 impl From<EndpointBody> for EndpointRequest {
-    fn from(wish: EndpointBody) -> EndpointRequest {
-        let EndpointBody { url, secret, enabled, paused, event_types, throttle } = wish;
+    fn from(given: EndpointBody) -> EndpointRequest {
+        let EndpointBody { url, secret, enabled, paused, event_types, throttle } = given;
         EndpointRequest { url, secret, enabled, paused, event_types, throttle }
     }
 }
@@ -166,10 +166,10 @@ pub(super) async fn set(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
     path: EndpointPath,
-    JsonBody(wish): JsonBody<EndpointBody>,
+    JsonBody(given): JsonBody<EndpointBody>,
 ) -> Result<(StatusCode, Json<EndpointSet>), ApiError> {
     let (tenant, name) = place(&who, path)?;
-    let put = api.engine.webhooks().put(&tenant, &name, wish.into()).await?;
+    let put = api.engine.webhooks().put(&tenant, &name, given.into()).await?;
     who.audit("endpoint.set", format_args!("{tenant}/{name}"));
     let status = if put.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(put.into())))

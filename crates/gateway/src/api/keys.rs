@@ -74,9 +74,9 @@ impl From<ApiKey> for KeyRow {
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
     Admin(who): Admin,
-    JsonBody(wish): JsonBody<KeyRequest>,
+    JsonBody(given): JsonBody<KeyRequest>,
 ) -> Result<(StatusCode, Json<NewKey>), ApiError> {
-    let mut scopes = wish.scopes;
+    let mut scopes = given.scopes;
     scopes.sort_unstable();
     scopes.dedup();
     if scopes.is_empty() {
@@ -86,7 +86,7 @@ pub(super) async fn create(
     let key = ApiKey {
         id: api.new_id("key"),
         hash: hash_key(&secret),
-        tenant: who.acts_for(Some(wish.tenant))?,
+        tenant: who.acts_for(Some(given.tenant))?,
         scopes,
         created_at: api.engine.env().clock.now(),
     };

@@ -160,7 +160,7 @@ pub(super) struct ThrottleRow {
     max_requests: u32,
     /// The interval.
     per_ms: u64,
-    /// The tenant that it belongs to.
+    /// Whether it counts for the lane or for each tenant.
     #[schema(value_type = schema::GateScope)]
     scope: Scope,
 }
@@ -175,7 +175,7 @@ pub(super) struct BreakerRow {
     open_ms: u64,
     /// What becomes of jobs meanwhile: `hold` or `pass`.
     when_open: &'static str,
-    /// The tenant that it belongs to.
+    /// Whether it counts for the lane or for each tenant.
     #[schema(value_type = schema::GateScope)]
     scope: Scope,
 }

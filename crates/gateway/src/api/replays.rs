@@ -58,17 +58,17 @@ pub(super) async fn start(
     JsonBytes(json): JsonBytes,
 ) -> Result<Response, ApiError> {
     let key = caller.idempotency(&json)?;
-    let Object(wish) = body::parse::<Object<ReplayRequest>>(&json)?;
+    let Object(given) = body::parse::<Object<ReplayRequest>>(&json)?;
     let (tenant, shared) = (who.tenant().clone(), api.clone());
-    idempotent_write(shared, tenant, key, async move { begin(&api, &who, wish).await }).await
+    idempotent_write(shared, tenant, key, async move { begin(&api, &who, given).await }).await
 }
 
-async fn begin(api: &Api, who: &Principal, wish: ReplayRequest) -> Result<Done<ReplayRun>, ApiError> {
-    let rate_per_sec = wish.rate_per_sec.unwrap_or(RATE_DEFAULT);
+async fn begin(api: &Api, who: &Principal, given: ReplayRequest) -> Result<Done<ReplayRun>, ApiError> {
+    let rate_per_sec = given.rate_per_sec.unwrap_or(RATE_DEFAULT);
     if !(1..=RATE_MAX).contains(&rate_per_sec) {
         return Err(ApiError::invalid("ratePerSec", format!("{rate_per_sec} is not from 1 to {RATE_MAX}")));
     }
-    let Object(filter) = wish.filter;
+    let Object(filter) = given.filter;
     let tenant = who.narrow(filter.tenant.clone())?;
     let filter = DeadLetterFilter { tenant, status: Some(DeadLetterStatus::Pending), ..filter };
     let now = api.engine.env().clock.now();

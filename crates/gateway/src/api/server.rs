@@ -72,7 +72,7 @@ impl Default for ServerLimits {
 pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits, shutdown: CancellationToken) {
     let http = protocol(&limits);
     let (connections_max, drain_timeout) = (limits.connections_max.max(1), limits.drain_timeout);
-    let taking_max = limits.body_timeout;
+    let write_timeout = limits.body_timeout;
     let router = router(Api::new(state, limits, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
@@ -80,7 +80,7 @@ pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits,
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
             stream = accept(&listener), if connections.len() < connections_max => {
-                let stream = WriteTimeout::new(stream, taking_max);
+                let stream = WriteTimeout::new(stream, write_timeout);
                 connections.spawn(converse(http.clone(), stream, router.clone(), shutdown.clone()));
             }
         }

@@ -15,7 +15,7 @@ use super::Api;
 use super::body::RawBytes;
 use super::problem::{ApiError, Problem};
 #[cfg(feature = "ses")]
-use entrega::mail::Heard;
+use entrega::mail::FeedbackOutcome;
 #[cfg(feature = "ses")]
 use entrega::mail::sns::Message;
 
@@ -38,7 +38,7 @@ pub(super) struct Noted {
     post, path = "/v1/ses/notifications", tag = "e-mail",
     request_body(content = String, content_type = "text/plain", description = "The envelope of SNS, in JSON"),
     responses(
-        (status = 200, description = "Heard", body = Noted),
+        (status = 200, description = "FeedbackOutcome", body = Noted),
         (status = 403, description = "Not signed by SNS, or of another topic", body = Problem,
             content_type = "application/problem+json"),
     )
@@ -66,9 +66,9 @@ async fn read(api: &Api, body: &[u8]) -> Result<&'static str, ApiError> {
             "ignored"
         }
         Message::Notification(notification) => match api.engine.mail().record_feedback(notification).await? {
-            Heard::Kept => "kept",
-            Heard::Nothing => "ignored",
-            Heard::Unmatched => "unmatched",
+            FeedbackOutcome::Kept => "kept",
+            FeedbackOutcome::Nothing => "ignored",
+            FeedbackOutcome::Unmatched => "unmatched",
         },
     };
     Ok(result)

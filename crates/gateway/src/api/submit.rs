@@ -251,15 +251,15 @@ async fn submit_many(
         // It was used for a single job.
         return Err(Refusal::KeyReused.into());
     }
-    let wishes: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
-    if !(1..=JOBS_MAX).contains(&wishes.len()) {
-        return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", wishes.len())));
+    let items: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
+    if !(1..=JOBS_MAX).contains(&items.len()) {
+        return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", items.len())));
     }
-    let mut answers: Vec<Option<Result<submission::Taken, ApiError>>> = Vec::with_capacity(wishes.len());
+    let mut answers: Vec<Option<Result<submission::Taken, ApiError>>> = Vec::with_capacity(items.len());
     let mut by_tenant: BTreeMap<TenantName, (Vec<usize>, Vec<IdempotentJob>)> = BTreeMap::new();
-    for (index, wish) in wishes.into_iter().enumerate() {
-        let wish = body::parse::<Object<JobRequest>>(wish.get().as_bytes());
-        let job = wish.and_then(|Object(wish)| wish.into_job(api, who, caller));
+    for (index, given) in items.into_iter().enumerate() {
+        let given = body::parse::<Object<JobRequest>>(given.get().as_bytes());
+        let job = given.and_then(|Object(given)| given.into_job(api, who, caller));
         match job {
             Ok((tenant, job)) => {
                 let (places, jobs) = by_tenant.entry(tenant).or_default();

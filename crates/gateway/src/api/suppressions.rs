@@ -40,7 +40,7 @@ pub(super) struct SuppressionsQuery {
     limit: Option<usize>,
 }
 
-/// The tenant that it belongs to.
+/// For which tenant.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -75,7 +75,7 @@ pub(super) struct SuppressionRow {
     /// A mail to it fails with this.
     #[schema(value_type = String, example = "BOUNCE_PERMANENT")]
     code: FailureCode,
-    /// What went wrong.
+    /// Why it is not written to any more.
     reason: String,
     /// Since when.
     #[schema(value_type = String, format = DateTime)]
@@ -127,18 +127,18 @@ pub(super) async fn list(
 pub(super) async fn add(
     State(api): State<Arc<Api>>,
     Sender(who): Sender,
-    JsonBody(wish): JsonBody<SuppressionRequest>,
+    JsonBody(given): JsonBody<SuppressionRequest>,
 ) -> Result<(StatusCode, Json<SuppressionRow>), ApiError> {
-    let tenant = who.acts_for(wish.tenant)?;
-    let length = wish.reason.chars().count();
+    let tenant = who.acts_for(given.tenant)?;
+    let length = given.reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&length) {
         return Err(ApiError::invalid("reason", format!("{length} characters; say why in 1 to {REASON_CHARS_MAX}")));
     }
     let suppression = Suppression {
         tenant,
-        address: check_mailbox("address", &wish.address)?.address,
+        address: check_mailbox("address", &given.address)?.address,
         code: FailureCode::BouncePermanent,
-        reason: wish.reason,
+        reason: given.reason,
         since: api.engine.env().clock.now(),
         outbox_id: None,
     };

@@ -204,8 +204,7 @@ async fn list(args: ListArgs, api: &Api, out: &mut Out) -> Result<(), CliError> 
 }
 
 fn tell(out: &Out, dead: &Value) -> String {
-    let request = dead.pointer("/originalData/payload/http");
-    let destination = request.map(|request| format!("{} {}", text(request, "method"), text(request, "url")));
+    let destination = dead.pointer("/originalData").map(|job| text(job, "destination"));
     let told = pairs(&[
         ("job", text(dead, "jobId")),
         ("status", text(dead, "status")),

@@ -7,7 +7,7 @@ use std::path::Path;
 use entrega_call::CallError;
 use entrega_core::time::Time;
 #[cfg(feature = "redis")]
-use entrega_ledger::redis::{self, Pulse};
+use entrega_ledger::redis::{self, ServerInfo};
 use http::StatusCode;
 use rustix::fs::{Access, access, statvfs};
 use serde_json::{Value, json};
@@ -223,32 +223,32 @@ async fn check_redis(config: &Config) -> Vec<Check> {
     const NAME: &str = "redis";
     let StoreKind::Redis(url) = &config.store.kind else { return Vec::new() };
     let shown = redis::without_password(url.reveal());
-    let pulse = match Box::pin(redis::pulse(url.reveal())).await {
-        Ok(pulse) => pulse,
+    let info = match Box::pin(redis::server_info(url.reveal())).await {
+        Ok(info) => info,
         Err(error) => return vec![check(NAME, Mark::Fail, error.to_string())],
     };
     let unfit = if config.store.allow_unsafe_redis { Mark::Warn } else { Mark::Fail };
-    let fit = match pulse.check() {
-        Ok(()) => check(NAME, Mark::Ok, format!("{shown} answers, version {}", pulse.version)),
+    let fit = match info.check() {
+        Ok(()) => check(NAME, Mark::Ok, format!("{shown} answers, version {}", info.version)),
         Err(error) => check(NAME, unfit, error.to_string()),
     };
-    let durability = check("durability", Mark::Info, format!("a 2xx means: {}", pulse.durability()));
-    vec![fit, durability, check_memory(&pulse)]
+    let durability = check("durability", Mark::Info, format!("a 2xx means: {}", info.durability()));
+    vec![fit, durability, check_memory(&info)]
 }
 
 #[cfg(feature = "redis")]
-fn check_memory(pulse: &Pulse) -> Check {
+fn check_memory(info: &ServerInfo) -> Check {
     const NAME: &str = "memory";
     let mib = |bytes: u64| bytes >> 20;
-    let Some(ratio) = pulse.memory_ratio() else {
+    let Some(ratio) = info.memory_ratio() else {
         let message = format!(
             "{} MiB used, and no limit: set maxmemory, or the system may end Redis when memory runs out",
-            mib(pulse.memory_used)
+            mib(info.memory_used)
         );
         return check(NAME, Mark::Warn, message);
     };
-    let used = format!("{} of {} MiB used ({:.0} %)", mib(pulse.memory_used), mib(pulse.memory_max), ratio * 100.0);
-    match pulse.memory_level() {
+    let used = format!("{} of {} MiB used ({:.0} %)", mib(info.memory_used), mib(info.memory_max), ratio * 100.0);
+    match info.memory_level() {
         0 => check(NAME, Mark::Ok, used),
         1 => check(NAME, Mark::Warn, format!("{used}; when it is full, new work is refused")),
         _ => check(NAME, Mark::Fail, format!("{used}; raise maxmemory, or let lanes drain before sending more")),

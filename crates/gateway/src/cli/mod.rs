@@ -4,8 +4,9 @@
 //!
 //! # Layout
 //! - `api`: calls to a running server; `target`: their addresses
-//! - `out`: tables for people, JSON for programs; `error`: what went wrong, and the exit code
-//! - `jobs`, `send`, `dlq`, `replay`, `lanes`, `tenants`, `nodes`, `keys`: the commands, by noun
+//! - `out`: tables for people, JSON for programs; `error`: what went wrong, and the exit code;
+//!   `text`: foreign text
+//! - `jobs`, `dlq`, `lanes`, `tenants`, `nodes`, `keys`: the commands, by noun
 //! - `serve`: the gateway itself; `demo`: the gateway with a destination that misbehaves
 //! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either, and
 //!   endpoints

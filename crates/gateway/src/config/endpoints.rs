@@ -127,14 +127,12 @@ fn half(tenant: &TenantName, name: &str, lacks_url: bool, given: Option<Given<'_
         }
         _ => None,
     };
+    let endpoint = layer::join(&layer::join(&layer::join("tenants", tenant.as_str()), "endpoints"), name);
     let missing = match (plain, company) {
         (Some(prefix), Some(company)) => format!("{prefix}{company}"),
-        _ => {
-            let section = layer::join(&layer::join("tenants", tenant.as_str()), "endpoints");
-            layer::join(&layer::join(&section, name), key)
-        }
+        _ => layer::join(&endpoint, key),
     };
-    ConfigError::HalfEndpoint { origin, missing }
+    ConfigError::HalfEndpoint { origin, missing, endpoint }
 }
 
 fn read_event_types(given: Given<'_>) -> Result<Vec<String>, ConfigError> {

@@ -147,6 +147,8 @@ pub enum ConfigError {
         origin: Option<Origin>,
         /// The key or the variable that is not there.
         missing: String,
+        /// The endpoint, as a path.
+        endpoint: String,
     },
     /// More endpoints than a tenant can have.
     #[error("{origin}: [tenants.{tenant}.endpoints]: at most {most} endpoints; several event types can share one")]
@@ -220,6 +222,7 @@ impl ConfigError {
             | ConfigError::UnknownKey { key, .. }
             | ConfigError::Clash { key, .. } => Some(key.clone()),
             ConfigError::BadLane { lane, .. } => Some(format!("lanes.\"{lane}\"")),
+            ConfigError::HalfEndpoint { endpoint, .. } => Some(endpoint.clone()),
             // What lacks a key cannot be read at all.
             ConfigError::Missing { key, .. } => key.rsplit_once('.').map(|(section, _)| section.to_owned()),
             _ => None,

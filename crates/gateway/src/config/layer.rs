@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use entrega::{connector, proxy};
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
@@ -40,9 +41,13 @@ impl Layer {
         Layer { lines, ..self }
     }
 
-    /// The names of its lanes.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = &str> {
-        self.table.get("lanes").and_then(Value::as_table).into_iter().flatten().map(|(name, _)| name.as_str())
+    /// The names of its lanes, those of its routes and connectors included.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = String> {
+        let sections = [("lanes", ""), ("proxy", proxy::LANE_PREFIX), ("connectors", connector::LANE_PREFIX)];
+        sections.into_iter().flat_map(|(section, prefix)| {
+            let named = self.table.get(section).and_then(Value::as_table).into_iter().flatten();
+            named.map(move |(name, _)| format!("{prefix}{name}"))
+        })
     }
 
     fn origin(&self, path: &str) -> Origin {

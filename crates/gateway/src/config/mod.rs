@@ -52,6 +52,7 @@ use entrega::secret::Secret;
 use entrega::store::local::ClusterOptions;
 use entrega::webhook::EndpointConfig;
 use entrega::{EngineConfig, StoreConfig, StoreKind};
+use entrega_call::AddressFilter;
 
 /// Every key with its default and what it is for.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -148,22 +149,56 @@ pub struct Config {
     pub secret_key: Option<Secret>,
 }
 
+/// What was left out because it is wrong, to see what else is: by path.
+#[derive(Default)]
+struct LeftOut(Vec<String>);
+
+impl LeftOut {
+    /// Whether something of a section was.
+    fn touches(&self, section: &str) -> bool {
+        self.0.iter().any(|path| path.split('.').next() == Some(section))
+    }
+
+    /// Whether an error only follows from that.
+    fn explains(&self, error: &ConfigError) -> bool {
+        match error {
+            ConfigError::Missing { key, .. } => self.0.contains(key),
+            ConfigError::HalfEndpoint { endpoint, .. } => self.0.iter().any(|path| path.starts_with(endpoint.as_str())),
+            _ => false,
+        }
+    }
+}
+
+/// Lets everything through: what may be called is not known while that itself is wrong.
+fn open_filter() -> AddressFilter {
+    let networks = vec![
+        IpNet::from(Ipv4Net::new_assert([0, 0, 0, 0].into(), 0)),
+        Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+    ];
+    AddressFilter { allow_http: true, allow_networks: networks }
+}
+
 impl Config {
     /// Puts the layers together, reads and checks them. All that is wrong is said at once, as far as it can be seen: what
     /// is wrong is left out, and the rest read again.
     pub fn load(sources: ConfigSources) -> Result<Config, ConfigError> {
         let mut layers = source::gather(&sources)?;
-        let mut errors = Vec::new();
-        loop {
-            let error = match Config::read(&Layers::merged(&layers), &sources) {
+        let (mut errors, mut left_out) = (Vec::new(), LeftOut::default());
+        while errors.len() < ERRORS_MAX {
+            let error = match Config::read(&Layers::merged(&layers), &sources, &left_out) {
                 Ok(config) if errors.is_empty() => return Ok(config),
                 Ok(_) => break,
                 Err(error) => error,
             };
-            let goes_on = error.leave_out().is_some_and(|path| layer::leave_out(&mut layers, &path));
-            errors.push(error);
-            if !goes_on || errors.len() >= ERRORS_MAX {
-                break;
+            let path = error.leave_out();
+            let goes_on = path.as_deref().is_some_and(|path| layer::leave_out(&mut layers, path));
+            // What lacks a key only because its value was wrong was told of already.
+            if !left_out.explains(&error) {
+                errors.push(error);
+            }
+            match path.filter(|_| goes_on) {
+                Some(path) => left_out.0.push(path),
+                None => break,
             }
         }
         Err(match errors.len() {
@@ -172,7 +207,7 @@ impl Config {
         })
     }
 
-    fn read(layers: &Layers, sources: &ConfigSources) -> Result<Config, ConfigError> {
+    fn read(layers: &Layers, sources: &ConfigSources, left_out: &LeftOut) -> Result<Config, ConfigError> {
         let mut root = Section::root(layers);
         let mut config = Config {
             server: read_server(root.get_default("server")?.section()?)?,
@@ -199,14 +234,21 @@ impl Config {
             config.open_for_development();
         }
         // What may be called is known only now.
-        let rules = endpoints::EndpointRules { filter: config.filter(), lanes: &config.lanes };
+        let filter = if left_out.touches("outbound") { open_filter() } else { config.filter() };
+        let rules = endpoints::EndpointRules { filter: filter.clone(), lanes: &config.lanes };
         config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &rules)?;
-        config.routes = proxy::read(root.get_default("proxy")?.section()?, &config.filter())?;
-        proxy::match_lanes(&config.routes, &mut config.lanes)?;
-        config.connectors = connectors::read(root.get_default("connectors")?.section()?, &config.filter())?;
-        connectors::match_lanes(&config.connectors, &mut config.lanes)?;
+        config.routes = proxy::read(root.get_default("proxy")?.section()?, &filter)?;
+        if !left_out.touches("lanes") && !left_out.touches("proxy") {
+            proxy::match_lanes(&config.routes, &mut config.lanes)?;
+        }
+        config.connectors = connectors::read(root.get_default("connectors")?.section()?, &filter)?;
+        if !left_out.touches("lanes") && !left_out.touches("connectors") {
+            connectors::match_lanes(&config.connectors, &mut config.lanes)?;
+        }
         root.finish()?;
-        config.check_listen(layers.origin("server.listen"))?;
+        if !left_out.touches("server") {
+            config.check_listen(layers.origin("server.listen"))?;
+        }
         Ok(config)
     }
 

@@ -92,7 +92,7 @@ pub(super) fn gather(sources: &ConfigSources) -> Result<Vec<Layer>, ConfigError>
         let layer = Layer::new(parse(file, &text)?, Origin::File(file.into(), 0));
         layers.push(layer.with_lines(&text));
     }
-    let lanes: Vec<String> = layers.iter().flat_map(Layer::lanes).map(str::to_owned).collect();
+    let lanes: Vec<String> = layers.iter().flat_map(Layer::lanes).collect();
     let mut env: Vec<&(String, String)> = sources.env.iter().collect();
     env.sort();
     for (name, text) in &env {

@@ -1,4 +1,4 @@
-//! Values as they are printed: durations, numbers, words, rules.
+//! Values as they are printed: durations, numbers, words.
 //! Invariant: what is printed here reads back as the same.
 
 use std::time::Duration;

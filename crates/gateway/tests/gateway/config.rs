@@ -426,8 +426,44 @@ fn a_level_is_one_that_there_is() {
 
 #[test]
 fn a_lane_with_a_colon_can_be_set_from_the_environment() {
-    let env = [("ENTREGA_LANES__EMAIL_SEND__CONCURRENCY", "3"), ("ENTREGA_LANES__ERP_CALLS__CONCURRENCY", "4")];
-    let config = load("[lanes.'erp:calls']\ntimeout = '9s'\n", &env).unwrap();
+    let env = [
+        ("ENTREGA_LANES__EMAIL_SEND__CONCURRENCY", "3"),
+        ("ENTREGA_LANES__ERP_CALLS__CONCURRENCY", "4"),
+        ("ENTREGA_LANES__CONNECTOR_ERP__CHANNEL", "connector"),
+        ("ENTREGA_LANES__CONNECTOR_ERP__CONCURRENCY", "2"),
+    ];
+    let file = "[lanes.'erp:calls']\ntimeout = '9s'\n[connectors.erp]\nbase_url = 'https://erp.example.com'\n";
+    let config = load(file, &env).unwrap();
+    assert_eq!(lane(&config, "connector:erp").concurrency, 2);
     assert_eq!((lane(&config, "email:send").concurrency, lane(&config, "erp:calls").concurrency), (3, 4));
     assert_eq!(lane(&config, "erp:calls").timeout, Duration::from_secs(9));
+}
+
+/// What was wrong was left out to see the rest, and then told of as missing.
+#[test]
+fn one_mistake_is_one_error() {
+    for (file, key) in [
+        ("[connectors.erp]\nbase_url = 'nowhere'\n", "connectors.erp.base_url"),
+        ("[lanes.http]\nthrottle = { max_requests = 5, per = 'soon' }\n", "lanes.http.throttle.per"),
+        ("[transports.main]\nurl = 'ftp://example.com'\n", "transports.main.url"),
+        (
+            "[tenants.acme.endpoints.default]\nurl = 'ftp://x'\nsecret = 'whsec_0123456789abcdef'\n",
+            "endpoints.default.url",
+        ),
+        ("[server]\nlisten = '0.0.0.0:80'\ninsecure_listen = 'yes'\n", "server.insecure_listen"),
+        (
+            "[outbound]\nallow_networks = ['10.0.0.0/99']\n[connectors.erp]\nbase_url = 'https://10.1.2.3/'\n",
+            "allow_networks[0]",
+        ),
+        ("[lanes.'proxy:score']\nchannel = 'prxy'\n", "channel"),
+    ] {
+        let error = load(file, &[]).unwrap_err();
+        assert!(!matches!(error, ConfigError::Several(_)) && error.to_string().contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn a_program_without_a_file_gets_the_store_that_the_gateway_has() {
+    let shipped = load("", &[]).unwrap().store;
+    assert_eq!(shipped, entrega::StoreConfig::new(StoreKind::Embedded, shipped.data.clone()));
 }

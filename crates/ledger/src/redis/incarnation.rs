@@ -5,14 +5,14 @@
 use super::arguments::Names;
 use super::connection::Connection;
 use super::error::RedisOpenError;
-use super::server_info::{Pulse, time_us};
+use super::server_info::{ServerInfo, time_us};
 use crate::LedgerError;
 
 /// The mark of the data under this prefix; an empty prefix is given one.
 pub(super) async fn find_or_begin(
     connection: &Connection,
     names: &Names,
-    pulse: &Pulse,
+    info: &ServerInfo,
 ) -> Result<String, RedisOpenError> {
     let failed = |error| connection.unusable(error);
     let old: bool = {
@@ -27,7 +27,7 @@ pub(super) async fn find_or_begin(
         return Ok(found);
     }
     // No two are the same: a run of a server has a name of its own, and is never twice at the same microsecond.
-    let mark = format!("{}-{}", pulse.run_id, time_us(connection).await?);
+    let mark = format!("{}-{}", info.run_id, time_us(connection).await?);
     let begun =
         connection.call(redis::cmd("SET").arg(names.incarnation()).arg(&mark).arg("NX")).await.map_err(failed)?;
     if begun == redis::Value::Okay {

@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 
 pub use self::address::{BadUrl, check_url, without_password};
 pub use self::error::RedisOpenError;
-pub use self::server_info::{Pulse, Unfit, pulse};
+pub use self::server_info::{ServerInfo, Unfit, server_info};
 
 use self::arguments::{Names, arguments, token_of, token_text};
 use self::connection::Connections;
@@ -68,7 +68,7 @@ pub struct RedisLedger {
     /// The mark of the data that were opened.
     incarnation: String,
     connections: Arc<Connections>,
-    pulse: Arc<Mutex<Pulse>>,
+    info: Arc<Mutex<ServerInfo>>,
     signals: broadcast::Sender<Arc<str>>,
     /// They end with the ledger.
     _duties: JoinSet<()>,
@@ -79,22 +79,22 @@ impl RedisLedger {
     pub async fn open(options: RedisOptions) -> Result<RedisLedger, RedisOpenError> {
         let RedisOptions { url, prefix, allow_unsafe } = options;
         let connections = Arc::new(Connections::open(&url).await?);
-        let pulse = server_info::take(&connections.owners).await?;
+        let info = server_info::take(&connections.owners).await?;
         match allow_unsafe {
-            true => pulse.warn_if_unfit(),
-            false => pulse.check()?,
+            true => info.warn_if_unfit(),
+            false => info.check()?,
         }
-        pulse.warn_of_failovers(connections.owners.address().has_sentinels());
+        info.warn_of_failovers(connections.owners.address().has_sentinels());
         let names = Names::new(&prefix);
-        let incarnation = incarnation::find_or_begin(&connections.owners, &names, &pulse).await?;
+        let incarnation = incarnation::find_or_begin(&connections.owners, &names, &info).await?;
         let signals = broadcast::Sender::new(SIGNALS_MAX);
         let listener = Listener::open(&url, names.signals()).await?;
-        let pulse = Arc::new(Mutex::new(pulse));
+        let info = Arc::new(Mutex::new(info));
         let mut duties = JoinSet::new();
         duties.spawn(connection::keep(connections.clone()));
-        duties.spawn(server_info::watch(connections.clone(), pulse.clone()));
+        duties.spawn(server_info::watch(connections.clone(), info.clone()));
         duties.spawn(listener.run(connections.clone(), signals.clone()));
-        Ok(RedisLedger { names, incarnation, connections, pulse, signals, _duties: duties })
+        Ok(RedisLedger { names, incarnation, connections, info, signals, _duties: duties })
     }
 
     fn gone(&self, doing: &'static str) -> LedgerError {
@@ -242,14 +242,14 @@ impl Ledger for RedisLedger {
     }
 
     fn health(&self) -> Health {
-        let pulse = self.pulse.lock();
+        let info = self.info.lock();
         Health {
             kind: "redis",
-            durability: pulse.durability(),
+            durability: info.durability(),
             free_bytes: None,
-            memory: Some(pulse.memory()),
+            memory: Some(info.memory()),
             trouble: self.connections.trouble(),
-            server: Some(pulse.version.clone()),
+            server: Some(info.version.clone()),
         }
     }
 }

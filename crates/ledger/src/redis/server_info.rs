@@ -50,7 +50,7 @@ pub enum Unfit {
 
 /// How the server was when it was last looked at.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pulse {
+pub struct ServerInfo {
     /// Its version.
     pub version: String,
     has_aof: bool,
@@ -68,7 +68,7 @@ pub struct Pulse {
     pub(super) run_id: String,
 }
 
-impl Pulse {
+impl ServerInfo {
     /// Refuses a server that would lose jobs.
     pub fn check(&self) -> Result<(), Unfit> {
         self.check_version()?;
@@ -144,29 +144,29 @@ impl Pulse {
 }
 
 /// Looks at a server, for people who want to know before they use it.
-pub async fn pulse(url: &str) -> Result<Pulse, RedisOpenError> {
+pub async fn server_info(url: &str) -> Result<ServerInfo, RedisOpenError> {
     take(&Connection::open_once(url).await?).await
 }
 
 /// Looks at the server.
-pub(super) async fn take(connection: &Connection) -> Result<Pulse, RedisOpenError> {
+pub(super) async fn take(connection: &Connection) -> Result<ServerInfo, RedisOpenError> {
     let info = connection.call(&redis::cmd("INFO")).await.map_err(|error| connection.unusable(error))?;
     let text: String = redis::from_redis_value(info).map_err(|error| connection.unusable(error))?;
-    let mut pulse = read(&text);
+    let mut info = read(&text);
     // A hosted server may not let its configuration be read; then it is unknown, not wrong.
     let config = connection.call(redis::cmd("CONFIG").arg("GET").arg("appendfsync").arg("min-replicas-to-write")).await;
     let config = config.ok().and_then(|answer| redis::from_redis_value::<HashMap<String, String>>(answer).ok());
     let mut config = config.unwrap_or_default();
-    pulse.sync = config.remove("appendfsync").unwrap_or_default();
-    pulse.replicas_to_write = config.get("min-replicas-to-write").and_then(|count| count.parse().ok());
-    Ok(pulse)
+    info.sync = config.remove("appendfsync").unwrap_or_default();
+    info.replicas_to_write = config.get("min-replicas-to-write").and_then(|count| count.parse().ok());
+    Ok(info)
 }
 
-fn read(info: &str) -> Pulse {
+fn read(info: &str) -> ServerInfo {
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.trim().split_once(':')).collect();
     let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
     let number = |name: &str| fields.get(name).and_then(|text| text.parse().ok()).unwrap_or(0);
-    Pulse {
+    ServerInfo {
         version: text("redis_version"),
         has_aof: fields.get("aof_enabled") == Some(&"1"),
         sync: String::new(),
@@ -187,18 +187,18 @@ pub(super) async fn time_us(connection: &Connection) -> Result<u64, RedisOpenErr
 }
 
 /// Looks now and then, until the ledger is dropped.
-pub(super) async fn watch(connections: Arc<Connections>, last: Arc<Mutex<Pulse>>) {
+pub(super) async fn watch(connections: Arc<Connections>, last: Arc<Mutex<ServerInfo>>) {
     let has_sentinels = connections.owners.address().has_sentinels();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let Ok(pulse) = take(&connections.owners).await else { continue };
-        let before = std::mem::replace(&mut *last.lock(), pulse.clone());
-        report_memory(&before.memory(), &pulse.memory());
-        if pulse.check().is_err() && before.check().is_ok() {
-            pulse.warn_if_unfit();
+        let Ok(info) = take(&connections.owners).await else { continue };
+        let before = std::mem::replace(&mut *last.lock(), info.clone());
+        report_memory(&before.memory(), &info.memory());
+        if info.check().is_err() && before.check().is_ok() {
+            info.warn_if_unfit();
         }
         if !before.may_lose_in_a_failover(has_sentinels) {
-            pulse.warn_of_failovers(has_sentinels);
+            info.warn_of_failovers(has_sentinels);
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
             let refused = read(&GOOD.replace(from, to)).check().unwrap_err().to_string();
             assert!(refused.contains(hint), "{refused}");
         }
-        let never = Pulse { sync: "no".into(), ..read(GOOD) };
+        let never = ServerInfo { sync: "no".into(), ..read(GOOD) };
         assert!(matches!(never.check(), Err(Unfit::NeverSyncs)));
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_failover_loses_something_where_writes_need_no_replica() {
         let alone = read(&GOOD.replace("slaves:1", "slaves:0"));
-        let with = |count, pulse| Pulse { replicas_to_write: count, ..pulse };
+        let with = |count, info| ServerInfo { replicas_to_write: count, ..info };
         assert!(with(Some(0), read(GOOD)).may_lose_in_a_failover(false));
         assert!(with(Some(0), alone.clone()).may_lose_in_a_failover(true));
         assert!(!with(Some(0), alone).may_lose_in_a_failover(false));

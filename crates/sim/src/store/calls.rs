@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use entrega::store::{AnswerCache, GateKeeper, GateName, Passing, StoreError, StoredAnswer};
+use entrega::store::{AnswerCache, CachedAnswer, GateKeeper, GateName, Passing, StoreError};
 use entrega_core::id::JobId;
 use entrega_core::lane::{Gate, GateKind};
 use entrega_core::outcome::Lesson;
@@ -17,7 +17,7 @@ use crate::witness::passes::Pass;
 
 #[async_trait]
 impl AnswerCache for WatchedStore {
-    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
+    async fn cached(&self, key: &str) -> Result<Option<CachedAnswer>, StoreError> {
         self.life.reach().await;
         let key = match self.life.world.bug {
             Some(Bug::CacheBlind) => return Ok(None),
@@ -32,7 +32,7 @@ impl AnswerCache for WatchedStore {
         Ok(answer)
     }
 
-    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
+    async fn cache(&self, key: &str, answer: CachedAnswer, keep: Duration) -> Result<(), StoreError> {
         self.life.reach().await;
         let world = &self.life.world;
         world.first_cached.lock().get_or_insert_with(|| key.to_owned());

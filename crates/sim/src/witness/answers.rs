@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use entrega::store::{KeptAnswer, StoredAnswer};
+use entrega::store::{CachedAnswer, KeptAnswer};
 use entrega_core::time::Time;
 
 use super::hands::Claimed;
@@ -92,7 +92,7 @@ impl Answers {
     }
 
     /// The store keeps an answer.
-    pub fn kept(&mut self, now: Time, question: &str, stored: &StoredAnswer) -> Result<(), Broken> {
+    pub fn kept(&mut self, now: Time, question: &str, stored: &CachedAnswer) -> Result<(), Broken> {
         let answer = &stored.answer;
         let body = &answer.body.0;
         let known = self.calls.iter_mut().find(|made| made.call.question == question && made.body == *body);

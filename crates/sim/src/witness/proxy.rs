@@ -1,6 +1,6 @@
 //! What is seen of the proxy: calls of the upstream, what is kept of its answers, and what is given of them.
 
-use entrega::store::{KeptAnswer, StoredAnswer};
+use entrega::store::{CachedAnswer, KeptAnswer};
 use entrega_core::id::JobId;
 use entrega_core::job::Job;
 use entrega_core::name::LaneName;
@@ -14,7 +14,7 @@ use crate::route::{PROXY_LANE, question};
 impl Witness {
     /// Somebody asked at a moment, and gets this answer.
     pub(super) fn given(&mut self, since: Time, question: &str, answer: &KeptAnswer) {
-        self.troubles.given_again += u32::from(answer.cache.is_some());
+        self.troubles.from_cache += u32::from(answer.cache.is_some());
         self.judge(self.answers.given(since, question, answer));
     }
 
@@ -67,7 +67,7 @@ impl Witness {
     }
 
     /// The store keeps an answer.
-    pub fn kept(&mut self, now: Time, question: &str, answer: &StoredAnswer) {
+    pub fn kept(&mut self, now: Time, question: &str, answer: &CachedAnswer) {
         let checked = self.answers.kept(self.drift.moment(now), question, answer);
         self.judge(checked);
     }

@@ -102,7 +102,7 @@ fn moment(time: ASN1Time) -> Time {
     Time::from_millis(u64::try_from(time.timestamp()).unwrap_or(0).saturating_mul(1000))
 }
 
-struct Kept {
+struct CachedKey {
     key: Arc<SigningKey>,
     since: Time,
 }
@@ -111,7 +111,7 @@ struct Kept {
 pub(super) struct Certificates {
     client: Client,
     clock: Clock,
-    kept: Mutex<HashMap<String, Kept>>,
+    kept: Mutex<HashMap<String, CachedKey>>,
     /// One fetch at a time: what others wait for is often the very certificate that is on its way, and a stranger who
     /// names certificates that do not exist cannot make us call Amazon more than that.
     fetching: tokio::sync::Mutex<()>,
@@ -146,7 +146,7 @@ impl Certificates {
             return Ok(key);
         }
         let key = Arc::new(self.fetch(link, deadline).await?);
-        keep(&mut self.kept.lock(), link.to_string(), Kept { key: Arc::clone(&key), since: self.clock.now() });
+        keep(&mut self.kept.lock(), link.to_string(), CachedKey { key: Arc::clone(&key), since: self.clock.now() });
         Ok(key)
     }
 
@@ -163,7 +163,7 @@ impl Certificates {
 }
 
 /// Makes room by letting go of what has been there longest.
-fn keep(all: &mut HashMap<String, Kept>, link: String, new: Kept) {
+fn keep(all: &mut HashMap<String, CachedKey>, link: String, new: CachedKey) {
     if all.len() >= KEPT_MAX && !all.contains_key(&link) {
         let oldest = all.iter().min_by_key(|(_, kept)| kept.since).map(|(link, _)| link.clone());
         oldest.and_then(|link| all.remove(&link));
@@ -205,8 +205,8 @@ mod tests {
         let mut all = HashMap::new();
         for n in 0..20 {
             let since = Time::from_millis(n);
-            keep(&mut all, format!("/{n}.pem"), Kept { key: Arc::clone(&key), since });
-            keep(&mut all, format!("/{n}.pem"), Kept { key: Arc::clone(&key), since });
+            keep(&mut all, format!("/{n}.pem"), CachedKey { key: Arc::clone(&key), since });
+            keep(&mut all, format!("/{n}.pem"), CachedKey { key: Arc::clone(&key), since });
         }
         let mut left: Vec<u64> = all.values().map(|kept| kept.since.as_millis()).collect();
         left.sort_unstable();

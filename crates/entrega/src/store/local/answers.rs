@@ -21,7 +21,7 @@ use super::reading::ReadError;
 use super::records::{self, CallRow};
 use super::tables::CALLS;
 use super::{LocalStore, Shared};
-use crate::store::{AnswerCache, StoreError, StoredAnswer};
+use crate::store::{AnswerCache, CachedAnswer, StoreError};
 
 /// What all answers together may take.
 const BYTES_MAX: u64 = 64 << 20;
@@ -30,7 +30,7 @@ const ENTRY_BYTES: usize = 256;
 
 #[derive(Clone)]
 struct Held {
-    answer: StoredAnswer,
+    answer: CachedAnswer,
     until: Time,
     keep: Duration,
 }
@@ -68,7 +68,7 @@ impl Default for Answers {
 /// Who makes a call.
 type Caller = CallRow<JobId>;
 /// An answer that is kept.
-type Answer = CallRow<StoredAnswer>;
+type Answer = CallRow<CachedAnswer>;
 
 /// A record that expires, in the place of one before it.
 fn put<T: Serialize>(key: &str, row: &CallRow<T>, before: Option<Time>) -> Unit {
@@ -95,7 +95,7 @@ impl Shared {
 
     async fn share_answer(&self, key: &str, row: Answer) -> Result<(), StoreError> {
         let decided = self.decide(CALLS, key, |found| {
-            let before = self.call_row::<StoredAnswer>(key, found)?.map(|row| row.expires);
+            let before = self.call_row::<CachedAnswer>(key, found)?.map(|row| row.expires);
             Ok(Decided::Write(put(key, &row, before), (), None))
         });
         decided.await
@@ -130,7 +130,7 @@ impl Shared {
 
 #[async_trait]
 impl AnswerCache for LocalStore {
-    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
+    async fn cached(&self, key: &str) -> Result<Option<CachedAnswer>, StoreError> {
         let (shared, now) = (&self.shared, self.shared.clock.now());
         if shared.cluster.is_some() {
             let found = shared.shared_answer(&format!("answer/{key}")).await?;
@@ -139,7 +139,7 @@ impl AnswerCache for LocalStore {
         Ok(shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer))
     }
 
-    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
+    async fn cache(&self, key: &str, answer: CachedAnswer, keep: Duration) -> Result<(), StoreError> {
         let until = self.shared.clock.now() + keep;
         if self.shared.cluster.is_some() {
             let row = Answer { expires: until, value: answer };

@@ -7,12 +7,12 @@
 //! # Layout
 //! - `tables`, `records`: the schema; `reading`: records and rows of the ledger; `hold`: one ownership of a shard; `lanes`:
 //!   lanes, and those that this node owns
-//! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others; `nodes`: who
-//!   should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
+//! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others;
+//!   `placement`, `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
 //! - `command`, `queue`, `draft`, `writer`: group commit
-//! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead`, `registry`, `mail`, `sweep`,
-//!   `answers`, `gates`, `requests`: the verbs; `changes`: read, decide, write
-//! - `inbox`, `orders`, `figures`, `hear`: what nodes leave, ask, show and tell one another
+//! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `mail`, `sweep`,
+//!   `answers`, `gates`, `idempotency`: the verbs; `changes`: read, decide, write
+//! - `inbox`, `order`, `orders`, `figures`, `published`, `signals`: what nodes leave, ask, show and tell one another
 
 mod answers;
 mod changes;
@@ -24,7 +24,7 @@ mod draft;
 mod ends;
 mod figures;
 mod gates;
-mod hear;
+
 mod hold;
 mod idempotency;
 mod inbox;
@@ -46,6 +46,7 @@ mod records;
 mod recovery;
 mod registry;
 mod settlements;
+mod signals;
 mod starts;
 mod submits;
 mod sweep;

@@ -1,4 +1,4 @@
-//! Nodes: who shares the ledger, who of them lives, and who should own what.
+//! Nodes: what each shows of itself, and how shards are handed over.
 //! Invariant: a shard moves only when nothing of it runs, one at a time, and not again for some leases.
 //! Never: takes anything from a living owner; the owner gives it up by itself.
 

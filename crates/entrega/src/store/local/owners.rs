@@ -15,7 +15,7 @@ use super::draft::Part;
 use super::hold::{HOUSE, Hold, own_alone};
 use super::lanes::LaneEntry;
 use super::reading::{ReadError, patiently};
-use super::{Shared, figures, hear, inbox};
+use super::{Shared, figures, inbox, signals};
 use crate::store::{Lease, StoreError};
 
 impl Shared {
@@ -35,8 +35,8 @@ impl Shared {
     /// Joins the nodes that share the ledger, and takes whatever is free.
     pub(super) async fn join_nodes(self: &Arc<Self>) -> Result<(), ReadError> {
         patiently(|| async { Ok(self.beat(true).await?) }).await?;
-        tokio::spawn(hear::listen(self.clone()));
-        tokio::spawn(hear::speak(self.clone()));
+        tokio::spawn(signals::listen(self.clone()));
+        tokio::spawn(signals::speak(self.clone()));
         // Before anything is loaded: what takes longer than a lease would be lost over it, and taken again, without end.
         tokio::spawn(keep_beating(self.clone()));
         patiently(|| async { Ok(self.look_at_all().await?) }).await?;

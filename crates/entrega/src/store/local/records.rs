@@ -8,9 +8,9 @@
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
-//! | `once` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
-//! | `once` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
-//! | `once` | `expiry/<moment>/…` | nothing; what a sweep looks for |
+//! | `idempotency` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
+//! | `idempotency` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
+//! | `idempotency` | `expiry/<moment>/…` | nothing; what a sweep looks for |
 //! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
 //! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
 //! | `mail` | `expiry/<moment>/feedback/<job id>` | nothing; what a sweep looks for |
@@ -152,8 +152,11 @@ pub(super) fn feedback_key(id: JobId) -> String {
     format!("feedback/{id}")
 }
 
-pub(super) async fn load_kept(ledger: &dyn Ledger, once_key: &str) -> Result<Option<IdempotencyRecord>, ReadError> {
-    load(ledger, IDEMPOTENCY, Key::Text(once_key.to_owned()), decode).await
+pub(super) async fn load_idempotency(
+    ledger: &dyn Ledger,
+    submission_key: &str,
+) -> Result<Option<IdempotencyRecord>, ReadError> {
+    load(ledger, IDEMPOTENCY, Key::Text(submission_key.to_owned()), decode).await
 }
 
 /// The end of a job whose record cannot be read: what its index entry knows.

@@ -313,7 +313,7 @@ impl OwnedLane {
 
     /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
     fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
-        if self.policy.calls_endpoints() {
+        if self.policy.calls_endpoints {
             self.machine.lock().set_throttle(endpoint, rate);
             self.wake.notify_one();
         }

@@ -84,7 +84,7 @@ impl Shared {
 
     /// The job that was taken under a key, while that is remembered.
     pub(super) async fn taken_under(&self, key: &str) -> Result<Option<JobId>, ReadError> {
-        let kept = records::load_kept(&*self.ledger, key).await?;
+        let kept = records::load_idempotency(&*self.ledger, key).await?;
         let now = self.clock.now();
         Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
     }

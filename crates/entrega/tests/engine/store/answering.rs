@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::store::{CacheMark, Idempotency, KeptAnswer, NewEntry, StoredAnswer, Submitted};
+use entrega::store::{CacheMark, CachedAnswer, Idempotency, KeptAnswer, NewEntry, Submitted};
 use entrega_core::body::Body;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
@@ -13,7 +13,7 @@ use super::fixture::{Fixture, HOUR, RETENTION, lane};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn answer(f: &Fixture, text: &'static str) -> StoredAnswer {
+fn answer(f: &Fixture, text: &'static str) -> CachedAnswer {
     let answer = KeptAnswer {
         status: 200,
         content_type: Some("application/json".into()),
@@ -21,7 +21,7 @@ fn answer(f: &Fixture, text: &'static str) -> StoredAnswer {
         truncated: false,
         cache: None,
     };
-    StoredAnswer { stored_at: f.now(), answer }
+    CachedAnswer { stored_at: f.now(), answer }
 }
 
 fn caller(number: u128) -> JobId {

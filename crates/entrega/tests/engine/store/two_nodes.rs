@@ -282,7 +282,7 @@ impl MailRegistry for TwoNodes {
 
 #[async_trait]
 impl AnswerCache for TwoNodes {
-    async fn cached(&self, key: &str) -> Result<Option<StoredAnswer>, StoreError> {
+    async fn cached(&self, key: &str) -> Result<Option<CachedAnswer>, StoreError> {
         self.other.cached(key).await
     }
 
@@ -290,7 +290,7 @@ impl AnswerCache for TwoNodes {
         self.other.begin_call(key, caller, lasts).await
     }
 
-    async fn cache(&self, key: &str, answer: StoredAnswer, keep: Duration) -> Result<(), StoreError> {
+    async fn cache(&self, key: &str, answer: CachedAnswer, keep: Duration) -> Result<(), StoreError> {
         self.owner.cache(key, answer, keep).await
     }
 

@@ -40,11 +40,11 @@ pub(super) async fn run(args: ReplayArgs, api: &Api, out: &mut Out) -> Result<()
         let answer = api.post(&target(&id).part("replay"), &json!({})).await?;
         return out.answer(&answer, |_| format!("{id} is on its way; entrega jobs show {id}"));
     }
-    let mut wish = json!({ "filter": args.which.json() });
+    let mut given = json!({ "filter": args.which.json() });
     if let Some(rate) = args.rate {
-        wish["ratePerSec"] = json!(rate);
+        given["ratePerSec"] = json!(rate);
     }
-    let run = api.post(&Target::new("/v1/dlq/replay"), &wish).await?;
+    let run = api.post(&Target::new("/v1/dlq/replay"), &given).await?;
     let run = if args.no_wait { run } else { follow(api, run).await? };
     out.answer(&run, |_| tell(&run))
 }

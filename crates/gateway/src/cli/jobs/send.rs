@@ -80,7 +80,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 pub(super) async fn run(args: SendArgs, api: &Api, out: &mut Out) -> Result<(), CliError> {
     let body = args.data.as_deref().map(read_data).transpose()?;
-    let taken = api.post(&Target::new("/v1/jobs"), &wish(&args, body)).await?;
+    let taken = api.post(&Target::new("/v1/jobs"), &given(&args, body)).await?;
     let id = text(&taken, "jobId");
     match args.wait {
         Some(_) => show(&id, args.wait, api, out).await,
@@ -99,7 +99,7 @@ fn read_data(data: &str) -> Result<Vec<u8>, CliError> {
 }
 
 /// The job as the API takes it. What is not given is left out, so that the server's defaults hold.
-fn wish(args: &SendArgs, body: Option<Vec<u8>>) -> Value {
+fn given(args: &SendArgs, body: Option<Vec<u8>>) -> Value {
     let mut headers: Map<String, Value> =
         args.header.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let mut request = Map::from_iter([("url".to_owned(), json!(args.destination))]);

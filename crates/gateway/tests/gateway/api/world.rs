@@ -233,9 +233,14 @@ impl World {
         assert!(!claimed.is_empty(), "something to attempt in {lane}");
         let settle = |claimed| {
             let outcome = outcome.clone();
-            let attempted =
-                Attempted { claimed, started_at: self.clock.now(), took: Duration::from_millis(5), outcome };
-            Settler::new(self.engine.env().clone(), PRODUCTS).settlement(&policy, Vec::new(), attempted)
+            let attempted = Attempted {
+                claimed,
+                started_at: self.clock.now(),
+                took: Duration::from_millis(5),
+                outcome,
+                rules: Vec::new(),
+            };
+            Settler::new(self.engine.env().clone(), PRODUCTS).settlement(&policy, attempted)
         };
         let settlements = claimed.into_iter().map(settle).collect();
         self.engine.store().settle(&lane, settlements).await.unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::store::{KeptAnswer, StoredAnswer};
+use entrega::store::{CachedAnswer, KeptAnswer};
 use entrega_call::Clock;
 use entrega_core::body::Body;
 use entrega_core::id::JobId;
@@ -126,7 +126,7 @@ async fn what_another_node_keeps_too_late_is_not_given_as_fresh() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let body = Body(Bytes::from_static(b"{}"));
             let kept = KeptAnswer { status: 200, content_type: None, body, truncated: false, cache: None };
-            let answer = StoredAnswer { stored_at: clock.now() - age, answer: kept };
+            let answer = CachedAnswer { stored_at: clock.now() - age, answer: kept };
             store.cache(&key, answer, Duration::from_secs(60)).await.unwrap();
             store.end_call(&key, JobId::MIN).await.unwrap();
             let job = ended(&gateway, &id).await;
