@@ -8,9 +8,11 @@
 //! # Layout
 //! `source` splits a file into code and comments, `size`, `words` and `time`
 //! are rules about one file, `reach` is the rule about files nobody names,
-//! `circles` the one about modules that import each other.
+//! `circles` the one about modules that import each other,
+//! `named` the one about functions that a guide names.
 
 mod circles;
+mod named;
 mod reach;
 mod size;
 mod source;
@@ -79,6 +81,7 @@ fn findings(sources: &[Source]) -> Vec<Finding> {
     }
     findings.extend(reach::unreached(sources));
     findings.extend(circles::circles(sources));
+    findings.extend(named::gone(sources));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
 }
