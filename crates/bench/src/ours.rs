@@ -20,7 +20,6 @@ use entrega::{Engine, EngineParts};
 use entrega_call::Clock;
 use entrega_call::{AddressFilter, Client, ClientConfig};
 use entrega_core::body::Body;
-use entrega_core::job::Priority;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_ledger::LsmLedger;
@@ -76,15 +75,7 @@ fn engine(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
 /// A job that POSTs `body` to `url`.
 pub fn job(url: &str, body: Bytes) -> NewJob {
     let request = HttpRequest { method: "POST".into(), url: url.into(), headers: Vec::new(), body: Body(body) };
-    NewJob {
-        lane: lane(),
-        priority: Priority::Normal,
-        content: Arc::new(request),
-        labels: BTreeMap::new(),
-        ttl: None,
-        delay: Duration::ZERO,
-        idempotency_key: None,
-    }
+    NewJob::new(lane(), request)
 }
 
 /// Submits `count` jobs, many to a call.

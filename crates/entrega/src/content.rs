@@ -1,5 +1,6 @@
 //! Content: what the jobs of a product carry, from a caller's hands to bytes that are stored.
-//! Invariant: content that passed its check can be sent; its destination shows nothing secret.
+//! Invariant: content that passed its check can be sent; its destination masks people, but shows the URL of an HTTP job as it
+//! was given.
 
 use std::fmt;
 use std::sync::Arc;

@@ -30,7 +30,6 @@ where
 }
 
 /// What came, once it is so much.
-#[allow(dead_code, reason = "not every test counts what comes")]
 pub async fn came<T: Clone + Debug>(list: &Mutex<Vec<T>>, count: usize) -> Vec<T> {
     let look = async {
         while list.lock().len() < count {

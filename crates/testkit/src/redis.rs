@@ -3,8 +3,6 @@
 //! `kill` leaves the folder, for `restart`.
 //! Never: touches a server that it did not start.
 
-#![allow(dead_code, reason = "every test binary that names this module uses another part of it")]
-
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

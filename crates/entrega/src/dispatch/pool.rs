@@ -258,7 +258,6 @@ mod tests {
 
     use async_trait::async_trait;
     use entrega_call::AddressFilter;
-    use entrega_core::job::Priority;
     use entrega_core::name::TenantName;
     use entrega_core::outcome::Outcome;
     use entrega_ledger::HeapLedger;
@@ -300,15 +299,7 @@ mod tests {
         let policy = LanePolicy { channel: "hanging".into(), concurrency: 1, ..LanePolicy::http() };
         let dispatch = dispatch(&clock, &lane, policy).await;
         let delay = Duration::from_secs(1);
-        let job = |delay| NewJob {
-            lane: lane.clone(),
-            priority: Priority::Normal,
-            content: Arc::new(Opaque::default()),
-            labels: BTreeMap::new(),
-            ttl: None,
-            delay,
-            idempotency_key: None,
-        };
+        let job = |delay| NewJob { delay, ..NewJob::new(lane.clone(), Opaque::default()) };
         let tenant = TenantName::new("acme").unwrap();
         let intake = Intake::new(dispatch.env.clone(), Products(&[]), AddressFilter::default());
         for taken in intake.submit(&tenant, vec![job(Duration::ZERO), job(delay)]).await {

@@ -18,9 +18,7 @@ use entrega::submission::NewJob;
 use entrega::{Engine, EngineParts};
 use entrega_call::Clock;
 use entrega_call::{AddressFilter, Client, ClientConfig};
-use entrega_core::body::Body;
 use entrega_core::id::JobId;
-use entrega_core::job::Priority;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -174,21 +172,8 @@ impl World {
     }
 
     pub fn job(&self, path: &str) -> NewJob {
-        let request = HttpRequest {
-            method: "POST".into(),
-            url: self.sink.url(path),
-            headers: vec![("content-type".into(), "application/json".into())],
-            body: Body(Bytes::from_static(b"{\"hello\":1}")),
-        };
-        NewJob {
-            lane: lane(),
-            priority: Priority::Normal,
-            content: Arc::new(request),
-            labels: BTreeMap::new(),
-            ttl: None,
-            delay: Duration::ZERO,
-            idempotency_key: None,
-        }
+        let request = HttpRequest::post(&self.sink.url(path), &b"{\"hello\":1}"[..]);
+        NewJob::new(lane(), request)
     }
 
     pub async fn submit(&self, whose: &str, jobs: Vec<NewJob>) -> Vec<JobId> {

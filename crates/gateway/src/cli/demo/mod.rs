@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use entrega::http::HttpRequest;
 use entrega_core::backoff::Backoff;
-use entrega_core::body::Body;
 use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::id::JobId;
-use entrega_core::job::Priority;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -146,21 +144,10 @@ impl Demo {
     }
 
     fn job(&self, tenant: &TenantName, number: u64) -> NewJob {
-        let request = HttpRequest {
-            method: "POST".into(),
-            url: format!("{}/invoices", self.flaky.origin()),
-            headers: vec![("content-type".into(), "application/json".into())],
-            body: Body(format!(r#"{{"company":"{tenant}","invoice":{number}}}"#).into()),
-        };
-        NewJob {
-            lane: lane(),
-            priority: Priority::Normal,
-            content: Arc::new(request),
-            labels: BTreeMap::from([("source".to_owned(), "demo".to_owned())]),
-            ttl: None,
-            delay: Duration::ZERO,
-            idempotency_key: None,
-        }
+        let url = format!("{}/invoices", self.flaky.origin());
+        let request = HttpRequest::post(&url, format!(r#"{{"company":"{tenant}","invoice":{number}}}"#));
+        let labels = BTreeMap::from([("source".to_owned(), "demo".to_owned())]);
+        NewJob { labels, ..NewJob::new(lane(), request) }
     }
 
     /// Shows how it goes until nothing waits or runs any more.
