@@ -197,7 +197,7 @@ impl JobStore for LocalStore {
             durability: ledger.durability,
             failure: shared.failure.borrow().clone().or(ledger.trouble),
             refuses: is_full.then(|| shared.no_room().to_string()),
-            unreadable: shared.unreadable.load(Ordering::Relaxed),
+            unreadable: shared.unreadable.load(Ordering::Relaxed) + ledger.damaged,
             memory: ledger.memory.map(|memory| MemoryUse {
                 used_bytes: memory.used_bytes,
                 max_bytes: memory.max_bytes,

@@ -18,7 +18,7 @@ use super::cluster::Cluster;
 use super::command::Change;
 use super::lanes::OwnedLane;
 use super::order::{Answered, Order};
-use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
@@ -94,7 +94,7 @@ impl Shared {
         self.settled().await.map_err(read_error)?;
         // Read first: whatever changes from here on gives another.
         let mut registered = Registered { version: self.registry_version().await?, ..Registered::default() };
-        visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
+        visit_whole(&*self.ledger, REGISTRY, From::Up(Vec::new()), |key, value| {
             let key = String::from_utf8_lossy(key);
             if let Err(error) = self.recover_one(&mut registered, &key, value) {
                 self.note_unreadable(&key, &error);

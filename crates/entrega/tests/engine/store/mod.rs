@@ -8,7 +8,7 @@
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
 //!   `endpoints`: where webhooks go; `answering`: cached answers;
 //!   `gating`: gates without a queue, and requests that happen once
-//! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
+//! - `restart`, `damage`, `random_damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
 //!   that can be stopped, broken, copied and taken away; `prefetching`: what is read from one that is
 //!   far away; `arriving`: what another node took in
 
@@ -33,6 +33,7 @@ mod mail;
 mod moving;
 mod passing;
 mod prefetching;
+mod random_damage;
 mod registry;
 mod repeating;
 mod replaying;
