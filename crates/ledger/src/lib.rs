@@ -37,7 +37,7 @@ pub use self::double::LedgerDouble;
 pub use self::error::{Behind, LedgerError};
 pub use self::group::{Applied, EntryId, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
 pub use self::heap::{HeapLedger, HeapState};
-pub use self::lsm::LsmLedger;
+pub use self::lsm::{LsmLedger, Scrubbed};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisLedger;
 pub use self::rows::{InboxEntry, Rows, Scan};
@@ -140,6 +140,8 @@ pub struct Health {
     pub damaged: u64,
     /// Bytes left to write, where there is a limit.
     pub free_bytes: Option<u64>,
+    /// Bytes of them that the ledger needs itself for what it has taken.
+    pub reserved_bytes: u64,
     /// Of a server that keeps everything in memory.
     pub memory: Option<Memory>,
     /// Why the server cannot be reached at the moment, if so.

@@ -5,13 +5,17 @@
 //! # Layout
 //! - `folder`: making the directory; `journal` (with `batch`), `manifest`, `acknowledged`: what is checked before it is opened
 //! - `tables`: the engine, and reading in spite of damage
+//! - `upkeep`: a thread for `compaction` (room comes back) and `scrub` (damage is found early)
 
 mod acknowledged;
 mod batch;
+mod compaction;
 mod folder;
 mod journal;
 mod manifest;
+mod scrub;
 mod tables;
+mod upkeep;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -24,8 +28,12 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use self::acknowledged::{Acknowledged, COUNT_KEY, Said, count_of};
+use self::compaction::free_bytes;
 use self::folder::{STORE, cannot_open, make};
+pub use self::scrub::Scrubbed;
+use self::scrub::scrub_all;
 use self::tables::{READING, Tables, failed};
+use self::upkeep::Upkeep;
 use crate::apply::judge;
 use crate::group::{Applied, EntryId, Group, Key, Room};
 use crate::rows::{InboxEntry, Rows, Scan};
@@ -35,6 +43,9 @@ use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Tabl
 /// Whoever wants more than so many rows reads on a thread that delivers nothing.
 const ROWS_IN_PLACE_MAX: usize = 128;
 
+/// With so much free, what the engine needs itself makes no difference.
+const PLENTY: u64 = 8 << 30;
+
 /// Tables in a directory.
 pub struct LsmLedger {
     path: PathBuf,
@@ -42,12 +53,14 @@ pub struct LsmLedger {
     inbox: Table,
     shards: Mutex<Shards>,
     acknowledged: Mutex<Acknowledged>,
+    upkeep: Upkeep,
     signals: broadcast::Sender<Arc<str>>,
 }
 
 /// An orderly end: nothing is written any more, so that damage is told from a torn write at the next start.
 impl Drop for LsmLedger {
     fn drop(&mut self) {
+        self.upkeep.stop();
         let closed = self.tables.db.persist(PersistMode::SyncAll).map_err(failed("closing the store"));
         if closed.is_ok()
             && let Err(error) = self.acknowledged.lock().close()
@@ -83,6 +96,7 @@ impl LsmLedger {
         let last = appended.iter().filter_map(|(key, _)| EntryId::of_key(key)).max();
         Ok(LsmLedger {
             path: path.to_owned(),
+            upkeep: Upkeep::start(tables.clone(), store)?,
             tables,
             inbox,
             shards: Mutex::new(Shards::after(last)),
@@ -94,6 +108,11 @@ impl LsmLedger {
     /// Writes what is gathered in memory into tables. It is durable without that, in the journal.
     pub fn flush(&self) -> Result<(), LedgerError> {
         self.tables.flush().map_err(failed("writing tables"))
+    }
+
+    /// Reads all tables, and says which are not as they were written.
+    pub fn scrub(&self) -> Result<Scrubbed, LedgerError> {
+        scrub_all(&self.tables).map_err(|error| LedgerError::Broken { doing: READING, reason: error.to_string() })
     }
 
     /// Reads on a thread that delivers nothing.
@@ -158,9 +177,12 @@ impl Ledger for LsmLedger {
         let ops: usize = groups.iter().flat_map(|group| &group.units).map(|unit| unit.ops.len()).sum();
         let mut writes = fjall::OwnedWriteBatch::with_capacity(self.tables.db.clone(), ops + 1)
             .durability(Some(PersistMode::SyncData));
-        let answers = judge(&mut shards, groups, self.inbox, &look, &mut |table, key, value| match value {
-            Some(value) => writes.insert(self.tables.table(table), slice(key), value),
-            None => writes.remove(self.tables.table(table), slice(key)),
+        let answers = judge(&mut shards, groups, self.inbox, &look, &mut |table, key, value| {
+            self.tables.changed(table, value.map_or(0, <[u8]>::len));
+            match value {
+                Some(value) => writes.insert(self.tables.table(table), slice(key), value),
+                None => writes.remove(self.tables.table(table), slice(key)),
+            }
         })?;
         if !writes.is_empty() {
             let mut acknowledged = self.acknowledged.lock();
@@ -211,12 +233,17 @@ impl Ledger for LsmLedger {
     }
 
     fn health(&self) -> Health {
-        let stat = rustix::fs::statvfs(&self.path).ok();
+        let free_bytes = free_bytes(&self.path);
         Health {
             kind: "embedded",
             durability: "every write is synced to disk before it is acknowledged",
             damaged: self.tables.damaged(),
-            free_bytes: stat.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
+            free_bytes,
+            reserved_bytes: match free_bytes {
+                // Nobody need count it.
+                Some(PLENTY..) | None => 0,
+                Some(_) => self.tables.reserved(&self.path.join(STORE)),
+            },
             ..Health::default()
         }
     }

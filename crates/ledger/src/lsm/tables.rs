@@ -5,13 +5,17 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use fjall::compaction::Leveled;
 use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, UserKey};
 use parking_lot::Mutex;
 
+use super::journal::journals;
 use crate::group::Key;
 use crate::rows::{Rows, Scan};
 use crate::{LedgerError, Table, UNREADABLE};
@@ -22,6 +26,8 @@ const CACHE_BYTES: u64 = 16 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 /// The journal is read again at start-up, so its size bounds the time that takes.
 const JOURNAL_BYTES: u64 = 128 << 20;
+/// No level of a table is ever so large.
+const NEVER_REACHED: u64 = 1 << 40;
 /// The table of the engine in which every write leaves its count.
 const COMMITS: &str = "commits";
 /// Rows of one table file that are looked at for the damage that a scan met: it lies at most a block away.
@@ -37,21 +43,46 @@ pub(super) struct Tables {
     pub(super) db: Database,
     pub(super) all: Arc<[Keyspace]>,
     pub(super) commits: Keyspace,
-    damaged: Arc<Mutex<BTreeSet<(&'static str, Vec<u8>)>>>,
+    damaged: Arc<Mutex<BTreeSet<(String, Vec<u8>)>>>,
+    changes: Arc<[AtomicU64]>,
+    written: Arc<AtomicU64>,
 }
 
 impl Tables {
     pub(super) fn open(store: &Path, tables: &[Table]) -> fjall::Result<Tables> {
         let builder = Database::builder(store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
         let db = builder.worker_threads(1).open()?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+        // The engine's worker writes tables out and moves them. It would end the store over a block that it cannot merge; `compaction`
+        // merges, and goes on.
+        let moves_only = Leveled::default().with_l0_threshold(u8::MAX).with_table_target_size(NEVER_REACHED);
+        let options = || {
+            let options = KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+            options.compaction_strategy(Arc::new(moves_only.clone()))
+        };
         let all = tables.iter().map(|table| db.keyspace(table.name, options)).collect::<fjall::Result<Vec<_>>>()?;
         let commits = db.keyspace(COMMITS, options)?;
-        Ok(Tables { db, all: all.into(), commits, damaged: Arc::default() })
+        let changes = (0..=all.len()).map(|_| AtomicU64::new(0)).collect();
+        Ok(Tables { db, all: all.into(), commits, damaged: Arc::default(), changes, written: Arc::default() })
     }
 
     pub(super) fn table(&self, table: Table) -> &Keyspace {
         &self.all[usize::from(table.number)]
+    }
+
+    /// Counts a row that is put or removed.
+    pub(super) fn changed(&self, table: Table, bytes: usize) {
+        self.changes[usize::from(table.number)].fetch_add(1, Ordering::Relaxed);
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Rows of the table at this place that were put or removed since the start.
+    pub(super) fn changes(&self, place: usize) -> u64 {
+        self.changes[place].load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were written since the start.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Places that could not be read since the start.
@@ -115,6 +146,14 @@ impl Tables {
         }
     }
 
+    /// What the engine must still write of what it has taken: what is in memory into tables, and the journal up to the size at
+    /// which it begins another.
+    pub(super) fn reserved(&self, store: &Path) -> u64 {
+        let on_disk = |path: &Path| path.metadata().map_or(0, |file| file.blocks() * 512);
+        let journals: u64 = journals(store).unwrap_or_default().iter().map(|path| on_disk(path)).sum();
+        self.db.write_buffer_size() + JOURNAL_BYTES.saturating_sub(journals)
+    }
+
     /// Writes what is gathered in memory into files.
     pub(super) fn flush(&self) -> fjall::Result<()> {
         let gathered = self.all.iter().chain([&self.commits]).filter(|table| table.tree.active_memtable().size() > 0);
@@ -122,9 +161,9 @@ impl Tables {
     }
 
     /// Counts a place that cannot be read, and says so the first time.
-    pub(super) fn note(&self, table: &'static str, key: &[u8], error: &dyn std::fmt::Display) {
-        let mut damaged = self.damaged.lock();
-        if damaged.len() < PLACES_MAX && damaged.insert((table, key.to_vec())) {
+    pub(super) fn note(&self, table: impl Into<String>, key: &[u8], error: &dyn std::fmt::Display) {
+        let (mut damaged, table) = (self.damaged.lock(), table.into());
+        if damaged.len() < PLACES_MAX && damaged.insert((table.clone(), key.to_vec())) {
             tracing::error!(table, key = %key.escape_ascii(), errorReason = %error,
                 "A block of the store is damaged; its records cannot be read, the others can");
         }

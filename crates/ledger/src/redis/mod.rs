@@ -245,6 +245,7 @@ impl Ledger for RedisLedger {
         let info = self.info.lock();
         Health {
             damaged: 0,
+            reserved_bytes: 0,
             kind: "redis",
             durability: info.durability(),
             free_bytes: None,

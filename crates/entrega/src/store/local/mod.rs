@@ -9,7 +9,7 @@
 //!   lanes, and those that this node owns
 //! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others;
 //!   `placement`, `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
-//! - `command`, `queue`, `draft`, `writer`: group commit
+//! - `command`, `queue`, `draft`, `writer`: group commit; `room`: what new work may take of the disk
 //! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `mail`, `sweep`,
 //!   `answers`, `gates`, `idempotency`: the verbs; `changes`: read, decide, write
 //! - `inbox`, `order`, `orders`, `figures`, `published`, `signals`: what nodes leave, ask, show and tell one another
@@ -45,6 +45,7 @@ mod reading;
 mod records;
 mod recovery;
 mod registry;
+mod room;
 mod settlements;
 mod signals;
 mod starts;

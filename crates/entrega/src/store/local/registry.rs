@@ -194,7 +194,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts a record, whatever was there.
+    /// Puts a record, whatever was there. A new one needs room; what is there may always be changed, and a replay makes no room
+    /// less.
     async fn put(
         &self,
         key: &str,
@@ -202,7 +203,10 @@ impl Shared {
         then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
         let _one_at_a_time = self.registering.lock().await;
-        let put = self.decide(REGISTRY, key, |_| {
+        let put = self.decide(REGISTRY, key, |found| {
+            if found.is_none() && !key.starts_with("replay/") {
+                self.refuse_when_full()?;
+            }
             let mut unit = Unit::default();
             unit.put(REGISTRY, Key::Text(key.to_owned()), records::encode_json(value));
             self.mark_change(&mut unit);
@@ -413,6 +417,9 @@ impl EndpointRegistry for LocalStore {
             let kept = found.map(|bytes| records::decode_json::<Endpoint>(REGISTRY, bytes)).transpose()?;
             if kept.map_or(0, |kept| kept.version) != endpoint.version {
                 return Ok(Decided::Leave(None));
+            }
+            if found.is_none() {
+                self.shared.refuse_when_full()?;
             }
             let endpoint = Arc::new(endpoint.clone().put_at(self.shared.clock.now()));
             let kept = Arc::clone(&endpoint);

@@ -1,11 +1,10 @@
-//! Sweeping: what has been kept long enough leaves, and the free space is looked at.
+//! Sweeping: what has been kept long enough leaves.
 //! Invariant: a dead letter leaves only after it was written down in the export file of the day (unless that is
 //! switched off); one that is being replayed stays. An owner sweeps the dead letters of its lanes, and one node whatever
 //! belongs to no lane.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
@@ -27,26 +26,6 @@ const SWEPT_MAX: usize = 2_000;
 const LOOKED_AT_MAX: usize = 20_000;
 
 impl Shared {
-    /// Why no new work is taken.
-    pub(super) fn no_room(&self) -> StoreError {
-        let health = self.ledger.health();
-        match health.free_bytes {
-            Some(free) => StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 },
-            None => StoreError::MemoryFull,
-        }
-    }
-
-    /// Closes the intake when too little space is free, and opens it again.
-    pub(super) fn look_at_space(&self) {
-        let is_full = self.ledger.health().free_bytes.is_some_and(|free| free < self.options.free_bytes_min);
-        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
-            match is_full {
-                true => tracing::error!("{}; new work is refused, deliveries go on", self.no_room()),
-                false => tracing::info!("There is room on the disk again; new work is taken"),
-            }
-        }
-    }
-
     pub(super) async fn sweep(&self) -> Result<Swept, StoreError> {
         let _one_at_a_time = self.changes.lock().await;
         self.settled().await?;

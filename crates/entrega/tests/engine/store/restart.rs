@@ -332,6 +332,9 @@ async fn a_full_disk_refuses_new_work_and_delivers_on() {
     let refused = f.store.submit(vec![f.job("http", "acme")]).await.unwrap_err();
     assert!(matches!(refused, StoreError::DiskFull { .. }), "{refused}");
     assert!(f.store.health().refuses.is_some());
+    let refused = f.store.put_key(key("late", 7)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::DiskFull { .. }), "an operator's new record waits, too: {refused}");
+    f.store.set_paused(&lane("small"), true).await.expect("what runs can be stopped");
     f.done(f.claim_one("http").await).await;
     assert_eq!(f.state(id).await, JobState::Done);
 }
