@@ -310,6 +310,8 @@ pub struct Swept {
     pub jobs: usize,
     /// Dead letters past their TTL or the lane's cap, each with why.
     pub dead_letters: Vec<(DeadLetter, &'static str)>,
+    /// Whether as much went as may at once, so that more of it may be due.
+    pub has_more: bool,
 }
 
 /// How a store is.

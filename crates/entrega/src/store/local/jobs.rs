@@ -153,6 +153,14 @@ impl JobStore for LocalStore {
         }
     }
 
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError> {
+        Ok(self.shared.blocked(lane, page).await?)
+    }
+
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
         Ok(self.shared.list(filter, page).await?)
     }

@@ -61,7 +61,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
@@ -84,6 +83,7 @@ use self::orders::Asked;
 use self::queue::{NotTaken, Queue};
 use self::read_ahead::WrittenRoom;
 use self::registry::Registered;
+use self::sweep::SweepFrom;
 use self::writer::Writer;
 use crate::chance::secret_bytes;
 use crate::store::StoreError;
@@ -207,7 +207,7 @@ struct Shared {
     /// Settlements of attempts that were made under an ownership that was over.
     stale: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
-    sweep_from: Mutex<JobId>,
+    sweep_from: Mutex<SweepFrom>,
     /// Ends whatever runs for the store.
     stop: CancellationToken,
 }
@@ -247,7 +247,7 @@ impl LocalStore {
             unreadable: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             stale: AtomicU64::new(0),
-            sweep_from: Mutex::new(JobId::MIN),
+            sweep_from: Mutex::new(SweepFrom::FIRST),
             stop: CancellationToken::new(),
         });
         let thread = match (shared.options.writer, is_alone) {

@@ -194,8 +194,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts a record, whatever was there. A new one needs room; what is there may always be changed, and a replay makes no room
-    /// less.
+    /// Puts a record, whatever was there. A new one may need room; what is there may always be changed, and lanes paused and
+    /// replays begun.
     async fn put(
         &self,
         key: &str,
@@ -204,7 +204,7 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let _one_at_a_time = self.registering.lock().await;
         let put = self.decide(REGISTRY, key, |found| {
-            if found.is_none() && !key.starts_with("replay/") {
+            if found.is_none() && ["key/", "tenant/", "connector/"].iter().any(|kind| key.starts_with(kind)) {
                 self.refuse_when_full()?;
             }
             let mut unit = Unit::default();
