@@ -37,7 +37,7 @@ pub use self::double::LedgerDouble;
 pub use self::error::{Behind, LedgerError};
 pub use self::group::{Applied, EntryId, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
 pub use self::heap::{HeapLedger, HeapState};
-pub use self::lsm::{LsmLedger, Scrubbed};
+pub use self::lsm::{LsmLedger, Salvaged, Scrubbed, salvage};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisLedger;
 pub use self::rows::{InboxEntry, Rows, Scan};

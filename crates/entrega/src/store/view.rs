@@ -17,6 +17,7 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::{Answer, Lesson};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
+use entrega_ledger::Memory;
 use http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 
@@ -348,6 +349,13 @@ pub struct MemoryUse {
     pub max_bytes: u64,
     /// 0 well, 1 over 80 %, 2 over 90 %.
     pub level: u8,
+}
+
+impl MemoryUse {
+    /// What a ledger says of its server.
+    pub(super) fn of(memory: Memory) -> MemoryUse {
+        MemoryUse { used_bytes: memory.used_bytes, max_bytes: memory.max_bytes, level: memory.level() }
+    }
 }
 
 /// Which dead letters.

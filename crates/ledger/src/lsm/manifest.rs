@@ -6,7 +6,7 @@
 //! would be the records themselves.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -20,32 +20,47 @@ const CURRENT_LEN: usize = 8 + 16 + 1;
 /// Checks every list in `dir`.
 pub(super) fn check(dir: &Path) -> Result<(), LedgerError> {
     let failed = |error: io::Error| LedgerError::Broken { doing: "checking the tables", reason: error.to_string() };
-    let damaged = |file: &Path, reason: &'static str| LedgerError::Table { file: file.display().to_string(), reason };
     let version = dir.join("version");
     if !version.exists() {
         return Err(damaged(&version, "it is missing, though there are records beside it"));
     }
-    for entry in std::fs::read_dir(dir.join(FOLDERS)).map_err(failed)? {
-        let folder = entry.map_err(failed)?.path();
-        if !folder.is_dir() {
-            continue;
-        }
-        let current = folder.join(CURRENT);
-        match std::fs::read(&current) {
-            Ok(bytes) => {
-                let (number, sum) = parse(&bytes).ok_or_else(|| damaged(&current, "it names no list of tables"))?;
-                let list = folder.join(format!("v{number}"));
-                let bytes = std::fs::read(&list).map_err(|_| damaged(&list, "the list of tables cannot be read"))?;
-                if xxh3_128(&bytes) != sum {
-                    return Err(damaged(&list, "the list of tables is damaged"));
-                }
-            }
-            // A power cut may leave a folder that was never filled.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !has_tables(&folder) => {}
-            Err(_) => return Err(damaged(&current, "it cannot be read, though there are tables beside it")),
-        }
+    folders(dir).map_err(failed)?.iter().try_for_each(|folder| check_folder(folder))
+}
+
+/// The name of a folder whose list is damaged, if there is one.
+pub(super) fn damaged_folder(dir: &Path) -> io::Result<Option<String>> {
+    let damaged = folders(dir)?.into_iter().find(|folder| check_folder(folder).is_err());
+    Ok(damaged.and_then(|folder| Some(folder.file_name()?.to_string_lossy().into_owned())))
+}
+
+fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(dir.join(FOLDERS))? {
+        folders.extend(Some(entry?.path()).filter(|path| path.is_dir()));
     }
-    Ok(())
+    Ok(folders)
+}
+
+fn damaged(file: &Path, reason: &'static str) -> LedgerError {
+    LedgerError::Table { file: file.display().to_string(), reason }
+}
+
+fn check_folder(folder: &Path) -> Result<(), LedgerError> {
+    let current = folder.join(CURRENT);
+    match std::fs::read(&current) {
+        Ok(bytes) => {
+            let (number, sum) = parse(&bytes).ok_or_else(|| damaged(&current, "it names no list of tables"))?;
+            let list = folder.join(format!("v{number}"));
+            let bytes = std::fs::read(&list).map_err(|_| damaged(&list, "the list of tables cannot be read"))?;
+            if xxh3_128(&bytes) != sum {
+                return Err(damaged(&list, "the list of tables is damaged"));
+            }
+            Ok(())
+        }
+        // A power cut may leave a folder that was never filled.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !has_tables(folder) => Ok(()),
+        Err(_) => Err(damaged(&current, "it cannot be read, though there are tables beside it")),
+    }
 }
 
 fn parse(bytes: &[u8]) -> Option<(u64, u128)> {

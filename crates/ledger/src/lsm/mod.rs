@@ -5,6 +5,7 @@
 //! # Layout
 //! - `folder`: making the directory; `journal` (with `batch`), `manifest`, `acknowledged`: what is checked before it is opened
 //! - `tables`: the engine, and reading in spite of damage
+//! - `salvage`: what can be read of a damaged store goes into a new one
 //! - `upkeep`: a thread for `compaction` (room comes back) and `scrub` (damage is found early)
 
 mod acknowledged;
@@ -13,6 +14,7 @@ mod compaction;
 mod folder;
 mod journal;
 mod manifest;
+mod salvage;
 mod scrub;
 mod tables;
 mod upkeep;
@@ -30,6 +32,8 @@ use tokio::sync::broadcast;
 use self::acknowledged::{Acknowledged, COUNT_KEY, Said, count_of};
 use self::compaction::free_bytes;
 use self::folder::{STORE, cannot_open, make};
+use self::salvage::RawRow;
+pub use self::salvage::{Salvaged, salvage};
 pub use self::scrub::Scrubbed;
 use self::scrub::scrub_all;
 use self::tables::{READING, Tables, failed};
@@ -110,6 +114,30 @@ impl LsmLedger {
         self.tables.flush().map_err(failed("writing tables"))
     }
 
+    /// Makes a batch durable, and notes that it is.
+    fn commit(&self, mut writes: fjall::OwnedWriteBatch) -> Result<(), LedgerError> {
+        if !writes.is_empty() {
+            let mut acknowledged = self.acknowledged.lock();
+            writes.insert(&self.tables.commits, COUNT_KEY, acknowledged.next().to_le_bytes());
+            writes.commit().map_err(failed("writing the store"))?;
+            acknowledged.add();
+        }
+        Ok(())
+    }
+
+    /// Writes rows that another store had.
+    fn put_raw(&self, rows: Vec<RawRow>) -> Result<(), LedgerError> {
+        let writes = fjall::OwnedWriteBatch::with_capacity(self.tables.db.clone(), rows.len() + 1);
+        let mut writes = writes.durability(Some(PersistMode::SyncData));
+        for (place, key, value) in rows {
+            match value {
+                Some(value) => writes.insert(&self.tables.all[place], key, value),
+                None => writes.remove(&self.tables.all[place], key),
+            }
+        }
+        self.commit(writes)
+    }
+
     /// Reads all tables, and says which are not as they were written.
     pub fn scrub(&self) -> Result<Scrubbed, LedgerError> {
         scrub_all(&self.tables).map_err(|error| LedgerError::Broken { doing: READING, reason: error.to_string() })
@@ -184,12 +212,7 @@ impl Ledger for LsmLedger {
                 None => writes.remove(self.tables.table(table), slice(key)),
             }
         })?;
-        if !writes.is_empty() {
-            let mut acknowledged = self.acknowledged.lock();
-            writes.insert(&self.tables.commits, COUNT_KEY, acknowledged.next().to_le_bytes());
-            writes.commit().map_err(failed("writing the store"))?;
-            acknowledged.add();
-        }
+        self.commit(writes)?;
         Ok(answers)
     }
 

@@ -31,7 +31,7 @@ struct Reading {
 #[derive(Default)]
 pub(super) struct Scrub {
     seen: BTreeSet<PathBuf>,
-    reading: Option<Reading>,
+    reading: Option<Box<Reading>>,
     wait: u32,
 }
 
@@ -70,24 +70,24 @@ impl Scrub {
         }
     }
 
-    fn next(&mut self, tables: &Tables) -> Option<Reading> {
+    fn next(&mut self, tables: &Tables) -> Option<Box<Reading>> {
         let next = tables.files().find(|(_, path, _)| !self.seen.contains(path));
         let (table, path, expected) = next?;
         self.seen.insert(path.clone());
         // It may have been merged away this moment.
         let file = File::open(&path).ok()?;
-        Some(Reading { table, path, file, sum: Xxh3::new(), expected })
+        Some(Box::new(Reading { table, path, file, sum: Xxh3::new(), expected }))
     }
 }
 
 enum Progress {
-    More(Reading),
+    More(Box<Reading>),
     Sound(u64),
     Damaged(Keyspace, PathBuf),
 }
 
 impl Reading {
-    fn read_on(mut self) -> io::Result<Progress> {
+    fn read_on(mut self: Box<Reading>) -> io::Result<Progress> {
         let mut piece = vec![0; PIECE];
         let read = self.file.read(&mut piece)?;
         if read > 0 {
@@ -106,7 +106,7 @@ pub(super) fn scrub_all(tables: &Tables) -> io::Result<Scrubbed> {
     let mut scrubbed = Scrubbed::default();
     for (table, path, expected) in tables.files() {
         let file = File::open(&path)?;
-        let mut reading = Reading { table, path: path.clone(), file, sum: Xxh3::new(), expected };
+        let mut reading = Box::new(Reading { table, path: path.clone(), file, sum: Xxh3::new(), expected });
         scrubbed.files += 1;
         loop {
             match reading.read_on()? {
@@ -160,5 +160,39 @@ impl Tables {
             }
         }
         places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::folder::{STORE, make};
+    use super::*;
+    use crate::Table;
+
+    const TABLE: Table = Table { number: 0, name: "rows", scanned: true };
+
+    #[test]
+    fn a_scrub_finds_damage_before_its_records_are_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path(), &[TABLE]).unwrap();
+        let tables = Tables::open(&dir.path().join(STORE), &[TABLE]).unwrap();
+        for row in 0..500u32 {
+            tables.table(TABLE).insert(row.to_be_bytes(), [7; 100]).unwrap();
+        }
+        tables.flush().unwrap();
+        let mut scrub = Scrub::default();
+        scrub.turn(&tables);
+        assert_eq!((tables.damaged(), scrub.wait), (0, ROUND_SECONDS), "all of it was read in one turn, and is sound");
+
+        let (_, path, _) = tables.files().next().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 3;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        scrub.wait = 1;
+        scrub.turn(&tables);
+        assert_eq!(tables.damaged(), 1, "one block is named");
+        let scrubbed = scrub_all(&tables).unwrap();
+        assert_eq!(scrubbed.damaged, [(path.display().to_string(), 1)]);
     }
 }

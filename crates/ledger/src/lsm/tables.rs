@@ -37,13 +37,16 @@ const PLACES_MAX: usize = 10_000;
 
 pub(super) const READING: &str = "reading the store";
 
+/// A table, and a key beside the damage in it.
+type Spot = (String, Vec<u8>);
+
 /// The engine and its tables, in the order of their numbers.
 #[derive(Clone)]
 pub(super) struct Tables {
     pub(super) db: Database,
     pub(super) all: Arc<[Keyspace]>,
     pub(super) commits: Keyspace,
-    damaged: Arc<Mutex<BTreeSet<(String, Vec<u8>)>>>,
+    damaged: Arc<Mutex<BTreeSet<Spot>>>,
     changes: Arc<[AtomicU64]>,
     written: Arc<AtomicU64>,
 }
@@ -156,8 +159,9 @@ impl Tables {
 
     /// Writes what is gathered in memory into files.
     pub(super) fn flush(&self) -> fjall::Result<()> {
-        let gathered = self.all.iter().chain([&self.commits]).filter(|table| table.tree.active_memtable().size() > 0);
-        gathered.map(Keyspace::rotate_memtable_and_wait).collect()
+        let mut gathered =
+            self.all.iter().chain([&self.commits]).filter(|table| table.tree.active_memtable().size() > 0);
+        gathered.try_for_each(Keyspace::rotate_memtable_and_wait)
     }
 
     /// Counts a place that cannot be read, and says so the first time.

@@ -206,11 +206,7 @@ impl JobStore for LocalStore {
             failure: shared.failure.borrow().clone().or(ledger.trouble),
             refuses: is_full.then(|| shared.no_room().to_string()),
             unreadable: shared.unreadable.load(Ordering::Relaxed) + ledger.damaged,
-            memory: ledger.memory.map(|memory| MemoryUse {
-                used_bytes: memory.used_bytes,
-                max_bytes: memory.max_bytes,
-                level: memory.level(),
-            }),
+            memory: ledger.memory.map(MemoryUse::of),
             stale_settlements: shared.stale.load(Ordering::Relaxed),
             rejected_writes: shared.rejected.load(Ordering::Relaxed),
             policy_mismatches: shared.policy_mismatches(),

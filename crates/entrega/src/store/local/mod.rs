@@ -12,6 +12,7 @@
 //! - `command`, `queue`, `draft`, `writer`: group commit; `room`: what new work may take of the disk
 //! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `mail`, `sweep`,
 //!   `answers`, `gates`, `idempotency`: the verbs; `changes`: read, decide, write
+//! - `salvage`: a new store from what can be read of a damaged one
 //! - `inbox`, `order`, `orders`, `figures`, `published`, `signals`: what nodes leave, ask, show and tell one another
 
 mod answers;
@@ -46,6 +47,7 @@ mod records;
 mod recovery;
 mod registry;
 mod room;
+mod salvage;
 mod settlements;
 mod signals;
 mod starts;
@@ -72,6 +74,8 @@ use tokio_util::sync::CancellationToken;
 pub use self::dead::dead_letter_rows;
 pub use self::reading::ReadError;
 pub use self::records::Record;
+pub use self::salvage::{SalvageReport, salvage_store, scrub_store};
+pub use entrega_ledger::{LedgerError, Scrubbed};
 
 use self::answers::Answers;
 use self::cluster::Cluster;

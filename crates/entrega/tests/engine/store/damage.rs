@@ -30,13 +30,13 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The newest journal file, which is the one being written.
-fn journal(dir: &Path) -> PathBuf {
+pub(crate) fn journal(dir: &Path) -> PathBuf {
     let files = std::fs::read_dir(dir.join("store")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|ending| ending == "jnl")).max().expect("there is a journal")
 }
 
 /// The bytes that were written; the rest of the file is room.
-fn written(path: &Path) -> usize {
+pub(crate) fn written(path: &Path) -> usize {
     let bytes = std::fs::read(path).unwrap();
     bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
 }
@@ -182,7 +182,7 @@ fn table_file(dir: &Path, table: Table) -> PathBuf {
 }
 
 /// Zeros a sector in the middle of a table of a closed store, whose records are all in tables.
-fn zero_a_sector(dir: &Path, table: Table) {
+pub(crate) fn zero_a_sector(dir: &Path, table: Table) {
     LsmLedger::open(dir, &TABLES).unwrap().flush().unwrap();
     let path = table_file(dir, table);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -242,7 +242,7 @@ async fn a_damaged_block_of_the_index_refuses_the_start() {
     assert!(error.contains("table live is damaged") && error.contains("entrega salvage"), "{error}");
 }
 
-async fn submit_many(f: &Fixture, count: usize) -> Vec<JobId> {
+pub(crate) async fn submit_many(f: &Fixture, count: usize) -> Vec<JobId> {
     let jobs: Vec<Job> = (0..count).map(|_| f.job("http", "acme")).collect();
     let ids = jobs.iter().map(|job| job.id).collect();
     f.submit_all(jobs).await;
