@@ -90,7 +90,9 @@ impl Wire {
                 Err(error) => return Err(error.into()),
             }
         }
-        let opened = timeout_at(deadline, self.connector.open(origin)).await;
+        // Apart, because most calls find a kept connection: a future with all of name look-up, connect and TLS in it has
+        // several kilobytes.
+        let opened = Box::pin(timeout_at(deadline, self.connector.open(origin))).await;
         let stream = opened.map_err(|_elapsed| CallError::Timeout)??;
         let started = Connection::start(origin, stream, deadline).await;
         let mut connection = Box::new(started.map_err(SendError::Lost)?);
