@@ -4,7 +4,9 @@
 //! # Layout
 //! - [`api`]: callers come in over HTTP; [`cli`]: people do from a shell
 //! - [`config`]: from texts in several places to what an engine is opened with
+//! - [`log`]: lines on their way to stderr
 
 pub mod api;
 pub mod cli;
 pub mod config;
+pub mod log;

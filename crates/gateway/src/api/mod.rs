@@ -6,7 +6,7 @@
 //! - `server`: connections; `write_timeout`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
 //!   was asked; `idempotency`: what a key makes happen once; `problem`: what went wrong; `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`,
-//!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health`: the calls, by noun
+//!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health` (`figures`): the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
@@ -19,6 +19,7 @@ mod emails;
 mod endpoints;
 mod events;
 mod export;
+mod figures;
 mod health;
 mod idempotency;
 mod jobs;
@@ -58,6 +59,7 @@ pub use self::openapi::openapi;
 pub use self::server::{ServerLimits, serve};
 
 use self::problem::ApiError;
+use crate::log::Log;
 use entrega::engine::Engine;
 use entrega::store::{ApiKey, KeyScope};
 
@@ -79,12 +81,14 @@ pub struct ApiState {
     pub open_metrics: bool,
     /// The header in which callers name the user they act for.
     pub user_header: HeaderName,
+    /// The log, for what is counted of it.
+    pub log: Option<Log>,
 }
 
 impl ApiState {
     /// An API over this engine, with what else is usual.
     pub fn new(engine: Arc<Engine>, admin_hash: [u8; 32]) -> ApiState {
-        ApiState { engine, admin_hash, open_metrics: false, user_header: entrega_call::USER_HEADER }
+        ApiState { engine, admin_hash, open_metrics: false, user_header: entrega_call::USER_HEADER, log: None }
     }
 }
 
@@ -94,6 +98,7 @@ struct Api {
     admin: Arc<ApiKey>,
     open_metrics: bool,
     user_header: HeaderName,
+    log: Option<Log>,
     default_lane: LaneName,
     mail_lane: LaneName,
     limits: ServerLimits,
@@ -117,6 +122,7 @@ impl Api {
             admin: Arc::new(admin),
             open_metrics: state.open_metrics,
             user_header: state.user_header,
+            log: state.log,
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
