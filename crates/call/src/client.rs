@@ -77,6 +77,22 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     fn exchange(&self, request: Request<Bytes>) -> Later<'_, Result<Answer, CallError>>;
 }
 
+/// Whose work a call is: an extension of its request. What calls share is divided by it, so that no tenant uses it up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// The tenant of this name.
+    #[must_use]
+    pub fn new(name: &str) -> Tenant {
+        Tenant(name.into())
+    }
+
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+}
+
 #[derive(Debug)]
 enum Way {
     Wire(Wire),

@@ -128,7 +128,7 @@ pub use api::{
     Credentials, PathProblem, Reply, USER_HEADER,
 };
 pub use chance::Chance;
-pub use client::{Client, ClientConfig, Exchange};
+pub use client::{Client, ClientConfig, Exchange, Tenant};
 pub use clock::Clock;
 pub use entrega_core::backoff::Backoff;
 pub use entrega_core::breaker::{BreakerPolicy, BreakerState};

@@ -14,6 +14,7 @@ use super::base_url::{PathProblem, encode};
 use super::credentials::Credentials;
 use super::{ApiClient, Shared};
 use crate::chance::Chance;
+use crate::client::Tenant;
 use crate::error::CallError;
 use crate::headers::{HeaderProblem, check_headers};
 use crate::retry::{GaveUp, LogFields, Operation, RetryPolicy, Rules, Stopped, counted};
@@ -98,6 +99,7 @@ pub struct ApiRequest<'a> {
     deadline: Option<Instant>,
     retry: Option<RetryPolicy>,
     rules: Rules,
+    tenant: Option<Tenant>,
     fields: LogFields,
 }
 
@@ -113,6 +115,7 @@ impl<'a> ApiRequest<'a> {
             deadline: None,
             retry: None,
             rules: client.shared.config.rules.clone(),
+            tenant: None,
             fields: LogFields::default(),
         }
     }
@@ -156,6 +159,12 @@ impl<'a> ApiRequest<'a> {
         self.fields.user_id = Some(user.to_owned());
         let name = self.client.shared.config.user_header.clone();
         self.sole_header(&name, user)
+    }
+
+    /// Whose work it is. Tenants take turns before a throttle, and none of them can use up what all share.
+    pub fn tenant(mut self, tenant: &str) -> ApiRequest<'a> {
+        self.tenant = Some(Tenant::new(tenant));
+        self
     }
 
     /// A body of this type.
@@ -265,6 +274,9 @@ impl<'a> ApiRequest<'a> {
         let operation = self.named_operation(&url, &names);
         let mut request = Request::new(self.body.clone());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (self.method.clone(), url, headers);
+        if let Some(tenant) = &self.tenant {
+            request.extensions_mut().insert(tenant.clone());
+        }
         let policy = self.retry.clone().unwrap_or_else(|| config.retry.clone());
         Ok(Prepared { request, operation, policy, request_id: names.request_id })
     }
@@ -281,7 +293,10 @@ impl<'a> ApiRequest<'a> {
             path: Some(path.to_owned()),
             ..given
         };
-        let operation = Operation::new(&name, self.rules.clone()).idempotency_key(&*names.key).fields(fields);
+        let mut operation = Operation::new(&name, self.rules.clone()).idempotency_key(&*names.key).fields(fields);
+        if let Some(tenant) = &self.tenant {
+            operation = operation.tenant(tenant.name());
+        }
         match self.deadline {
             Some(deadline) => operation.deadline(deadline),
             None => operation,

@@ -12,6 +12,8 @@ pub(super) fn render(api: &Api) -> String {
         let help = "Log lines that were dropped because nobody read them in time.";
         line(&mut text, "log_lines_dropped_total", "counter", help, log.dropped());
     }
+    let help = "Calls that wait now: long polls, and requests to connectors.";
+    line(&mut text, "api_waiting_calls", "gauge", help, api.waiting.count());
     text
 }
 

@@ -157,6 +157,8 @@ pub(super) async fn list(
             headers(("age" = Option<u64>, description = "How old an answer was, in seconds, that had been given before"))),
         (status = 410, description = "It ended so long ago that it is not kept any more", body = Problem,
             content_type = "application/problem+json"),
+        (status = 429, description = "Too many calls of this tenant wait already", body = Problem,
+            content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn show(
@@ -175,6 +177,8 @@ pub(super) async fn show(
     let wait = query.wait.as_deref().map(wait_time).transpose()?;
     let is_public = who.is_none();
     let Some(wait) = wait.filter(|_| !view.state.is_end()) else { return Ok(shown(view, is_public)) };
+    let tenant = who.as_ref().map_or(&view.company_id, Principal::tenant);
+    let _waiting = api.begin_waiting(tenant)?;
     let ended = async {
         tokio::select! {
             ended = api.engine.store().ended(id) => ended,

@@ -4,7 +4,7 @@
 //!
 //! # Layout
 //! - `server`: connections; `write_timeout`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
-//!   was asked; `idempotency`: what a key makes happen once; `problem`: what went wrong; `mask`: what is not shown
+//!   was asked; `idempotency`: what a key makes happen once; `waiting`: who is kept waiting; `problem`: what went wrong; `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`,
 //!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health` (`figures`): the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
@@ -42,6 +42,7 @@ mod ses;
 mod submit;
 mod suppressions;
 mod tenants;
+mod waiting;
 mod write_timeout;
 
 use std::sync::Arc;
@@ -59,6 +60,7 @@ pub use self::openapi::openapi;
 pub use self::server::{ServerLimits, serve};
 
 use self::problem::ApiError;
+use self::waiting::WaitingCalls;
 use crate::log::Log;
 use entrega::engine::Engine;
 use entrega::store::{ApiKey, KeyScope};
@@ -104,6 +106,7 @@ struct Api {
     limits: ServerLimits,
     /// Room for bodies that are larger than most.
     large_bodies: Arc<Semaphore>,
+    waiting: WaitingCalls,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,
 }
@@ -126,6 +129,7 @@ impl Api {
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
+            waiting: WaitingCalls::default(),
             limits,
             shutdown,
         }

@@ -50,9 +50,14 @@ pub struct ServerLimits {
     pub mail_bytes_max: usize,
     /// Bodies larger than `body_bytes_max` that are in memory at once; further ones wait.
     pub large_bodies_max: usize,
+    /// Calls of one tenant that wait at once: long polls, and requests to connectors.
+    pub waiting_calls_max: usize,
     /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
 }
+
+/// Calls of one tenant that wait at once, unless it was given another quota.
+pub const WAITING_CALLS_MAX: usize = 256;
 
 impl Default for ServerLimits {
     fn default() -> ServerLimits {
@@ -63,6 +68,7 @@ impl Default for ServerLimits {
             body_bytes_max: 1 << 20,
             mail_bytes_max: 14 << 20,
             large_bodies_max: 16,
+            waiting_calls_max: WAITING_CALLS_MAX,
             drain_timeout: Duration::from_secs(10),
         }
     }
