@@ -14,7 +14,6 @@ use super::base_url::{PathProblem, encode};
 use super::credentials::Credentials;
 use super::{ApiClient, Shared};
 use crate::chance::Chance;
-use crate::client::Tenant;
 use crate::error::CallError;
 use crate::headers::{HeaderProblem, check_headers};
 use crate::retry::{GaveUp, LogFields, Operation, RetryPolicy, Rules, Stopped, counted};
@@ -99,7 +98,7 @@ pub struct ApiRequest<'a> {
     deadline: Option<Instant>,
     retry: Option<RetryPolicy>,
     rules: Rules,
-    tenant: Option<Tenant>,
+    tenant: Option<String>,
     fields: LogFields,
 }
 
@@ -163,7 +162,7 @@ impl<'a> ApiRequest<'a> {
 
     /// Whose work it is. Tenants take turns before a throttle, and none of them can use up what all share.
     pub fn tenant(mut self, tenant: &str) -> ApiRequest<'a> {
-        self.tenant = Some(Tenant::new(tenant));
+        self.tenant = Some(tenant.to_owned());
         self
     }
 
@@ -233,7 +232,9 @@ impl<'a> ApiRequest<'a> {
     pub async fn send(self) -> Result<Reply, ApiError> {
         let Prepared { request, operation, policy, request_id } = self.prepare()?;
         let Shared { client, retrier, .. } = &*self.client.shared;
-        let done = retrier.run(&operation, &policy, |ctx| client.call(request.clone(), ctx.deadline)).await?;
+        let done = retrier
+            .run(&operation, &policy, |ctx| client.exchange(self.tenant.as_deref(), request.clone(), ctx.deadline));
+        let done = done.await?;
         Ok(Reply { answer: done.value, attempts: done.attempts, stopped: done.stopped, request_id })
     }
 
@@ -274,9 +275,6 @@ impl<'a> ApiRequest<'a> {
         let operation = self.named_operation(&url, &names);
         let mut request = Request::new(self.body.clone());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (self.method.clone(), url, headers);
-        if let Some(tenant) = &self.tenant {
-            request.extensions_mut().insert(tenant.clone());
-        }
         let policy = self.retry.clone().unwrap_or_else(|| config.retry.clone());
         Ok(Prepared { request, operation, policy, request_id: names.request_id })
     }
@@ -295,7 +293,7 @@ impl<'a> ApiRequest<'a> {
         };
         let mut operation = Operation::new(&name, self.rules.clone()).idempotency_key(&*names.key).fields(fields);
         if let Some(tenant) = &self.tenant {
-            operation = operation.tenant(tenant.name());
+            operation = operation.tenant(tenant.as_str());
         }
         match self.deadline {
             Some(deadline) => operation.deadline(deadline),
