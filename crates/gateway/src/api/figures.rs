@@ -14,6 +14,8 @@ pub(super) fn render(api: &Api) -> String {
     }
     let help = "Calls that wait now: long polls, and requests to connectors.";
     line(&mut text, "api_waiting_calls", "gauge", help, api.waiting.count());
+    let help = "Bytes of bodies and answers in memory now, small ones left out.";
+    line(&mut text, "api_in_flight_bytes", "gauge", help, api.traffic.bytes());
     text
 }
 

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Admin, MaybeReader, Principal, Reader, Sender};
 use super::caller::{Caller, IdempotencyHeader};
 use super::idempotency::{Done, idempotent_write};
-use super::page::{Listing, page};
+use super::page::{Composing, Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::{Api, schema};
@@ -136,6 +136,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
     Params(query): Params<JobsQuery>,
+    _composing: Composing,
 ) -> Result<Json<Listing<JobView>>, ApiError> {
     let page = page(query.cursor.as_deref(), query.limit)?;
     let states = query.state.into_iter().collect();

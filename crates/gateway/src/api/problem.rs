@@ -38,7 +38,7 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
-    /// The quota of the tenant that is used up: `calls`, `traffic`.
+    /// The quota of the tenant that is used up: `calls`, `in_flight_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
@@ -48,12 +48,15 @@ pub(super) struct Problem {
 pub(super) enum Quota {
     /// Calls that wait: long polls, and requests to connectors.
     Calls,
+    /// Bytes of bodies and answers in memory.
+    InFlight,
 }
 
 impl Quota {
     fn name(self) -> &'static str {
         match self {
             Quota::Calls => "calls",
+            Quota::InFlight => "in_flight_bytes",
         }
     }
 
@@ -61,6 +64,7 @@ impl Quota {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Quota::Calls => ("calls wait already", "wait for one to end"),
+            Quota::InFlight => ("bytes of bodies and answers may be on their way at once", "send fewer at once"),
         }
     }
 }
@@ -123,6 +127,8 @@ pub(super) enum ApiError {
     EndpointBusy,
     #[error("the quota '{}' is used up: {max} {}; {}", quota.name(), quota.words().0, quota.words().1)]
     OverQuota { quota: Quota, max: usize },
+    #[error("too many callers are being served at once; send the request again")]
+    Busy,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("no job with this id is kept any more: ended jobs are kept for {}", format_duration(*kept_for))]
@@ -206,6 +212,7 @@ const BAD_PARAMETER: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:param
 const NO_UPSTREAM: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-upstream", "The route has no upstream yet");
 const OVER_QUOTA: Kind = (StatusCode::TOO_MANY_REQUESTS, "urn:entrega:problem:quota", "A quota is used up");
+const BUSY: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:busy", "Too many callers at once");
 const BEING_MADE: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:being-made", "The request is being made");
 const STOPPING: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopping", "The node is stopping");
 const NO_ANSWER: Kind = (StatusCode::BAD_GATEWAY, "urn:entrega:problem:no-answer", "The API gave no answer");
@@ -270,6 +277,7 @@ impl ApiError {
             ApiError::NotAsked(NotAsked::Refused(_)) => INTERNAL,
             ApiError::BeingMade { .. } => BEING_MADE,
             ApiError::OverQuota { .. } => OVER_QUOTA,
+            ApiError::Busy => BUSY,
             ApiError::ShuttingDown => STOPPING,
             ApiError::Unanswered(failed) => unanswered_kind(failed),
             ApiError::MethodNotAllowed => METHOD,
@@ -311,6 +319,7 @@ impl ApiError {
             ApiError::Refused(Refusal::Full { .. })
                 | ApiError::Unanswered(Failed::NoAnswer { .. })
                 | ApiError::ShuttingDown
+                | ApiError::Busy
         );
         if status.is_server_error() && !is_expected {
             tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
@@ -402,7 +411,7 @@ impl IntoResponse for ApiError {
             ApiError::BeingMade { for_another } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(for_another.as_secs().clamp(1, BEING_MADE_LOOK_MAX)));
             }
-            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING, OVER_QUOTA].contains(&self.kind()) => {
+            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING, OVER_QUOTA, BUSY].contains(&self.kind()) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER_SECONDS));
             }
             _ => {}

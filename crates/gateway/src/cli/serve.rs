@@ -13,10 +13,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
-use crate::api::{self, ApiState, ServerLimits};
+use crate::api::{self, ApiState, RESERVED, ServerLimits};
 use crate::config::Config;
+use crate::handles::{self, Shares, Wanted};
 use crate::log::Log;
-use entrega::{Engine, StoreKind};
+use entrega::mail::MAIL;
+use entrega::{Engine, EngineConfig, StoreKind};
+use entrega_call::{NameLimits, NameResolver};
+use entrega_core::policy::LanePolicy;
 
 /// Runs the gateway that `config` describes. The last lines of its log are written by the end.
 pub(super) async fn run(config: Config) -> Result<(), CliError> {
@@ -27,7 +31,8 @@ pub(super) async fn run(config: Config) -> Result<(), CliError> {
 }
 
 async fn run_logged(config: &Config, log: &Log) -> Result<(), CliError> {
-    let engine = Arc::new(Engine::open(config.engine()?).await?);
+    let shares = share_handles(config)?;
+    let engine = Arc::new(Engine::open(engine_config(config, shares)?).await?);
     let address = config.server.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| CliError::Listen { address, source })?;
@@ -43,7 +48,9 @@ async fn run_logged(config: &Config, log: &Log) -> Result<(), CliError> {
         ..ApiState::new(engine.clone(), api::hash_key(&admin_key))
     };
     let limits = ServerLimits {
-        connections_max: config.server.connections_max,
+        connections_max: shares.inbound.saturating_sub(RESERVED).max(1),
+        in_flight_bytes_max: config.server.in_flight_mib_max << 20,
+        in_flight_bytes_per_tenant: config.server.in_flight_mib_per_tenant << 20,
         header_timeout: config.server.header_timeout,
         body_timeout: config.server.body_timeout,
         ..ServerLimits::default()
@@ -57,6 +64,41 @@ async fn run_logged(config: &Config, log: &Log) -> Result<(), CliError> {
     ran?;
     tracing::info!("Stopped; everything that was settled is in the store");
     Ok(())
+}
+
+/// Raises the limit of file handles, and shares them out.
+fn share_handles(config: &Config) -> Result<Shares, CliError> {
+    let handles = handles::raise_limit().map_err(CliError::failed)?;
+    let is_mail = |policy: &LanePolicy| policy.channel == MAIL.name;
+    let mails: u32 = config.lanes.values().filter(|policy| is_mail(policy)).map(|policy| policy.concurrency).sum();
+    let idle: usize = config.mail.transports.iter().map(|transport| transport.idle_connections).sum();
+    let wanted = Wanted {
+        inbound: config.server.connections_max + RESERVED,
+        outbound: config.outbound.connections_max,
+        mail: idle + mails as usize,
+    };
+    let shares = handles::share(handles, wanted).map_err(CliError::failed)?;
+    if shares.inbound < wanted.inbound || shares.outbound < wanted.outbound {
+        tracing::warn!(
+            handles,
+            inbound = shares.inbound,
+            outbound = shares.outbound,
+            "Fewer connections than configured: file handles are scarce; raise the limit (ulimit -n, LimitNOFILE=)"
+        );
+    }
+    Ok(shares)
+}
+
+/// What the engine is opened with, within its shares.
+fn engine_config(config: &Config, shares: Shares) -> Result<EngineConfig, CliError> {
+    let mut engine = config.engine()?;
+    engine.store.cached_files_max = shares.store_cached;
+    engine.client.connections_max = shares.outbound;
+    // A tenant has at most a quarter of them.
+    let per_tenant_max = (shares.look_ups / 4).max(1);
+    let limits = NameLimits { look_ups_max: shares.look_ups, per_tenant_max, ..NameLimits::default() };
+    engine.client.resolver = Arc::new(NameResolver::new(limits));
+    Ok(engine)
 }
 
 /// The operator's key, and whether it was made just now.
