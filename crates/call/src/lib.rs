@@ -96,6 +96,7 @@
 //! - `answer`: reading the answer up to its cap.
 //! - `error`: everything that can go wrong with a call.
 //! - `retry_after`: what a destination asks for in `Retry-After`.
+//! - `shares`: what tenants have in common, and none can have alone.
 //! - `clock` and `chance`: the only places that read time and draw chance.
 //!
 //! Deliberately absent: redirects, decompression, cookies, proxies, HTTP/2. [`Client`] itself never repeats a request
@@ -117,6 +118,7 @@ mod pool;
 mod resolve;
 mod retry;
 mod retry_after;
+mod shares;
 mod tls;
 mod trace;
 mod url;
@@ -148,11 +150,12 @@ pub use gate::{
     SharedTurns, SharedWait, ThrottleGate, ThrottleWait,
 };
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
-pub use resolve::{LookUp, Resolve, SystemResolver};
+pub use resolve::{LookUp, NameLimits, NameResolver, Resolve, SystemResolver};
 pub use retry::{
     AttemptContext, AttemptEnded, AttemptError, Classifier, Completed, Description, GaveUp, GivenUp, Judgement,
     LogFields, Observer, Operation, Retrier, RetryPolicy, Rules, Stopped, ThrottleWaited, Waiting, with_retry,
 };
 pub use retry_after::{RETRY_AFTER_MAX, parse_retry_after};
+pub use shares::{Share, Shares};
 pub use trace::{BadTraceParent, TraceParent};
 pub use url::{URL_BYTES_MAX, UrlProblem};

@@ -4,6 +4,7 @@
 
 mod breaker;
 mod budget;
+mod line;
 mod shared;
 mod throttle;
 

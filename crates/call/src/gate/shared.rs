@@ -1,6 +1,6 @@
 //! Gates that several processes share: somebody else decides, here is waited.
-//! Invariant: turns are asked for one after the other, in the order of asking; a task that goes away leaves the queue, and
-//! gives up the turn that it had.
+//! Invariant: turns are asked for one after the other; tenants take turns, and the tasks of one go in the order of asking. A
+//! task that goes away leaves the line, and gives up the turn that it had.
 //! Never: decides whether a call may start.
 
 use std::fmt;
@@ -14,6 +14,7 @@ use entrega_core::time::Time;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::breaker::BreakerOpen;
+use super::line::Line;
 use crate::clock::Clock;
 
 /// What comes later.
@@ -33,7 +34,7 @@ pub trait SharedGate: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SharedTurns {
     gate: Arc<dyn SharedGate>,
-    line: tokio::sync::Mutex<()>,
+    line: Line,
     clock: Clock,
 }
 
@@ -89,23 +90,23 @@ impl SharedTurns {
     /// Turns from this gate.
     #[must_use]
     pub fn new(gate: Arc<dyn SharedGate>, clock: Clock) -> SharedTurns {
-        SharedTurns { gate, line: tokio::sync::Mutex::default(), clock }
+        SharedTurns { gate, line: Line::default(), clock }
     }
 
-    /// Waits for a turn, at most for `max_wait`, and takes it. A destination that is down for longer than `down_max` is
-    /// not waited for.
+    /// Waits for a turn for a tenant, at most for `max_wait`, and takes it. A destination that is down for longer than
+    /// `down_max` is not waited for.
     ///
     /// # Errors
     /// [`BreakerOpen`] when the destination is down.
-    pub async fn wait(&self, max_wait: Duration, down_max: Duration) -> Result<SharedWait, BreakerOpen> {
+    pub async fn wait(&self, tenant: &str, max_wait: Duration, down_max: Duration) -> Result<SharedWait, BreakerOpen> {
         let asked_at = self.clock.now();
-        let turn = self.wait_until(asked_at + max_wait, asked_at + down_max).await?;
+        let turn = self.wait_until(tenant, asked_at + max_wait, asked_at + down_max).await?;
         Ok(SharedWait { took: self.clock.now().since(asked_at), turn })
     }
 
-    async fn wait_until(&self, until: Time, until_down: Time) -> Result<Option<SharedTurn>, BreakerOpen> {
-        let in_line = timeout_at(self.clock.instant(until), self.line.lock()).await;
-        let Ok(_next) = in_line else { return Ok(None) };
+    async fn wait_until(&self, tenant: &str, until: Time, until_down: Time) -> Result<Option<SharedTurn>, BreakerOpen> {
+        let in_line = timeout_at(self.clock.instant(until), self.line.enter(tenant)).await;
+        let Ok(_head) = in_line else { return Ok(None) };
         loop {
             let now = self.clock.now();
             // A question is not broken off at the last moment: a turn that is on its way would be lost.

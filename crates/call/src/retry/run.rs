@@ -110,7 +110,7 @@ impl<'a, C> Run<'a, C> {
         }
         let until = self.deadline.min(clock.now() + gates.throttle_wait_max);
         if let Some(throttle) = &gates.throttle {
-            let waited = throttle.wait(until.since(clock.now())).await;
+            let waited = throttle.wait_for(&self.operation.tenant, until.since(clock.now())).await;
             let (took, timed_out) = match waited {
                 ThrottleWait::Waited { took } => (took, false),
                 ThrottleWait::TimedOut { took } => (took, true),
@@ -140,7 +140,8 @@ impl<'a, C> Run<'a, C> {
     async fn take_shared_turn(&self, shared: &SharedTurns, until: Time) -> Result<SharedTurn, Stopped> {
         let gates = &self.world.gates;
         let left = until.since(self.world.clock.now());
-        let waited = shared.wait(left, gates.breaker_wait_max).await.map_err(|_| Stopped::BreakerOpen)?;
+        let waited = shared.wait(&self.operation.tenant, left, gates.breaker_wait_max).await;
+        let waited = waited.map_err(|_| Stopped::BreakerOpen)?;
         let (took, timed_out) = (waited.took, waited.turn.is_none());
         self.observe(|it| it.throttle_waited(ThrottleWaited { operation: &self.operation.name, took, timed_out }));
         if let Some(turn) = waited.turn {

@@ -40,7 +40,7 @@ impl Channel for HttpChannel {
             Ok(request) => request,
             Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
         };
-        outcome(self.client.call(request, deadline).await)
+        outcome(self.client.call_for(claimed.job.tenant.as_str(), request, deadline).await)
     }
 }
 
