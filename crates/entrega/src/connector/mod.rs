@@ -53,6 +53,8 @@ pub const LANE_PREFIX: &str = "connector:";
 pub const ID_LENGTH_MAX: usize = 32;
 /// Starts in one interval, and the longest interval.
 pub const THROTTLE_MAX: u32 = 100_000;
+/// Connectors that the store keeps.
+pub const CONNECTORS_MAX: usize = 1_000;
 /// Rules of one connector.
 pub const RULES_MAX: usize = 50;
 
@@ -144,6 +146,9 @@ pub enum PutConnectorError {
     /// Its credentials cannot stand in a header.
     #[error("auth: {0}")]
     Auth(#[from] BadCredentials),
+    /// There are as many as there may be.
+    #[error("there are {CONNECTORS_MAX} connectors; remove one that is not used any more")]
+    TooMany,
     /// Its place is in the configuration.
     #[error("this connector is from the configuration: change it there and start again")]
     Configured,
@@ -211,6 +216,9 @@ impl Connectors {
         check_base_url(&self.filter, &base_url)
             .map_err(|source| PutConnectorError::Invalid { field: "baseUrl", source })?;
         let kept = self.env.store.connector(&id);
+        if kept.is_none() && self.env.store.connectors().len() >= CONNECTORS_MAX {
+            return Err(PutConnectorError::TooMany);
+        }
         let auth = match auth {
             None => kept.as_ref().and_then(|kept| kept.auth.clone()),
             Some(auth) => {
@@ -231,7 +239,10 @@ impl Connectors {
             return Err(PutConnectorError::Configured);
         }
         match self.env.store.remove_connector(id).await? {
-            true => Ok(()),
+            true => {
+                self.clients.lock().remove(id);
+                Ok(())
+            }
             false => Err(PutConnectorError::Unknown),
         }
     }

@@ -16,7 +16,7 @@ use entrega::mail::sns::SnsError;
 use entrega::proxy::{BadQuestion, NotAsked};
 use entrega::refusal::Refusal;
 use entrega::seal::SealError;
-use entrega::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
+use entrega::store::{BeginReplayError, ChangeError, KeyScope, PutEndpointError, PutKeyError, StoreError};
 use entrega::webhook::EndpointError;
 
 /// The content type of a problem document.
@@ -88,6 +88,10 @@ pub(super) enum ApiError {
     Endpoint(EndpointError),
     #[error(transparent)]
     Connector(PutConnectorError),
+    #[error(transparent)]
+    Replays(BeginReplayError),
+    #[error(transparent)]
+    Keys(PutKeyError),
     #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
     BeingMade { for_another: std::time::Duration },
     #[error(transparent)]
@@ -152,7 +156,25 @@ impl From<PutConnectorError> for ApiError {
             PutConnectorError::Unknown => ApiError::NotFound { what: "connector" },
             PutConnectorError::Seal(error) => error.into(),
             PutConnectorError::Store(error) => error.into(),
-            conflict @ PutConnectorError::Configured => ApiError::Connector(conflict),
+            conflict @ (PutConnectorError::Configured | PutConnectorError::TooMany) => ApiError::Connector(conflict),
+        }
+    }
+}
+
+impl From<BeginReplayError> for ApiError {
+    fn from(error: BeginReplayError) -> ApiError {
+        match error {
+            BeginReplayError::Store(error) => error.into(),
+            conflict @ BeginReplayError::TooMany => ApiError::Replays(conflict),
+        }
+    }
+}
+
+impl From<PutKeyError> for ApiError {
+    fn from(error: PutKeyError) -> ApiError {
+        match error {
+            PutKeyError::Store(error) => error.into(),
+            conflict @ PutKeyError::TooMany => ApiError::Keys(conflict),
         }
     }
 }
@@ -252,6 +274,7 @@ impl ApiError {
             #[cfg(feature = "ses")]
             ApiError::Sns(_) => UNTRUSTED,
             ApiError::Endpoint(_) | ApiError::Connector(_) | ApiError::EndpointBusy => CONFLICT,
+            ApiError::Replays(_) | ApiError::Keys(_) => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,

@@ -103,7 +103,6 @@ pub(super) async fn list(
     let page = query.page()?;
     let mut views = api.engine.store().tenants().await?;
     views.retain(|view| who.sees(&view.figures.tenant));
-    views.sort_unstable_by(|one, other| (&one.figures.tenant, &one.lane).cmp(&(&other.figures.tenant, &other.lane)));
     let rows = views.into_iter().map(TenantRow::from).collect();
     // No name can hold a space.
     let place = |row: &TenantRow| format!("{} {} {}", row.company_id, row.endpoint.as_deref().unwrap_or(""), row.lane);

@@ -45,6 +45,7 @@ mod reading;
 mod records;
 mod recovery;
 mod registry;
+mod replays;
 mod settlements;
 mod signals;
 mod starts;

@@ -186,6 +186,8 @@ macro_rules! exercise {
                 a_weight_is_shown_for_every_lane
                 tenants_have_figures
                 replay_runs_are_kept_newest_first
+                a_tenant_has_few_replays_and_those_that_ended_leave
+                a_tenant_has_no_more_keys_than_it_may
                 a_store_says_how_it_is
             }
             endpoints {
