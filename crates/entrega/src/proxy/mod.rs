@@ -33,9 +33,11 @@ use crate::content::JobContent;
 use crate::product::Product;
 use crate::secret::Secret;
 
-/// Questions to upstreams. Whoever knows the id of a public question may read its answer, so nobody must guess one.
+/// Questions to upstreams. Whoever knows the id of a public question may read its answer, so nobody must guess one. What
+/// was asked without a key leaves no dead letter: anybody could fill them.
 pub const PROXY: Product = Product {
     job_id: Chance::secret_id,
+    is_expendable: |job| job.tenant.as_str() == PUBLIC_TENANT,
     ..Product::new::<ProxyCall>(LanePolicy::proxy, |lane| {
         format!("takes questions; ask one with POST /v1/{}", lane.as_str().replacen(':', "/", 1))
     })

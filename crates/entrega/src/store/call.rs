@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::id::JobId;
 use entrega_core::lane::{GateKind, Hold};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
@@ -17,6 +18,8 @@ use super::KeptAnswer;
 pub struct CachedAnswer {
     /// When it was given.
     pub stored_at: Time,
+    /// For which job.
+    pub job: JobId,
     /// The answer.
     pub answer: KeptAnswer,
 }

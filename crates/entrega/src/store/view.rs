@@ -14,7 +14,7 @@ use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::outcome::{Answer, Lesson};
+use entrega_core::outcome::{Answer, AnswerSource, Lesson};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
@@ -173,13 +173,16 @@ pub struct KeptAnswer {
     pub truncated: bool,
     /// Said of an answer that had been given before.
     pub cache: Option<CacheMark>,
+    /// Where it stays, of an answer that was another job's: the record of this one does not hold it again.
+    #[serde(skip)]
+    pub source: Option<AnswerSource>,
 }
 
 impl From<Answer> for KeptAnswer {
     fn from(answer: Answer) -> KeptAnswer {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (status, truncated) = (answer.status.as_u16(), answer.truncated);
-        KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None }
+        KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None, source: None }
     }
 }
 

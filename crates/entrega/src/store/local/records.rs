@@ -174,6 +174,7 @@ pub(super) fn end_of_unreadable(id: JobId, live: Live, state: JobState, now: Tim
         generation: live.generation,
         attempts: Vec::new(),
         answer: None,
+        source: None,
     }
 }
 

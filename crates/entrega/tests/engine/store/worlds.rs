@@ -76,6 +76,7 @@ macro_rules! exercise {
                 a_call_is_made_by_one_and_ended_by_nobody_else
                 a_job_whose_answer_is_known_is_done_as_it_is_taken
                 a_job_whose_answer_was_known_is_forgotten_in_time
+                an_answer_that_is_another_jobs_is_shown_and_not_kept_again
             }
             gating {
                 a_gate_lets_no_more_through_than_its_throttle

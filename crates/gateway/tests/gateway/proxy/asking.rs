@@ -42,7 +42,7 @@ async fn what_failed_is_said_to_strangers_without_what_lies_behind() {
     let asked = gateway.call("GET", "/proxy/score?cpf=52998224725", "", &[], String::new()).await.expect(202);
     let path = format!("/v1/jobs/{}?wait=10s", asked["jobId"].as_str().unwrap());
     let stranger = gateway.call("GET", &path, "", &[], String::new()).await.expect(200);
-    assert_eq!((&stranger["state"], &stranger["reason"]), (&json!("dlq"), &json!("http_503")));
+    assert_eq!((&stranger["state"], &stranger["reason"]), (&json!("dropped"), &json!("http_503")));
     let operator = gateway.get(&path).await;
     assert_eq!(operator["attempts"].as_array().unwrap().len(), 1, "{operator}");
     gateway.stop().await;
