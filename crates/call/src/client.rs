@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use entrega_core::outcome::Answer;
+use http::Request;
 use http::header::RETRY_AFTER;
-use http::{Method, Request};
 use tokio::time::{Instant, sleep_until};
 
 use crate::address::AddressFilter;
@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
 use crate::gate::Later;
+use crate::method::check_method;
 use crate::parse_retry_after;
 use crate::pool::PoolLimits;
 use crate::resolve::{Resolve, SystemResolver};
@@ -127,9 +128,7 @@ impl Client {
     /// [`CallError`] when there is no whole answer.
     pub async fn call(&self, request: Request<Bytes>, deadline: Instant) -> Result<Answer, CallError> {
         self.shared.filter.check_url(request.uri())?;
-        if request.method() == Method::CONNECT {
-            return Err(RequestProblem::Tunnel.into());
-        }
+        check_method(request.method()).map_err(RequestProblem::from)?;
 
         let answer = match &self.shared.way {
             Way::Wire(wire) => wire.exchange(request, self.shared.answer_bytes_max, deadline).await?,

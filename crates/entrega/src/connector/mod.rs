@@ -146,6 +146,15 @@ pub enum PutConnectorError {
     /// Its credentials cannot stand in a header.
     #[error("auth: {0}")]
     Auth(#[from] BadCredentials),
+    /// It would be called elsewhere with the credentials that it has.
+    #[error(
+        "auth: the base URL leads to another server than '{before}': give the credentials for it; those that are there \
+         are not sent elsewhere (to go without, remove the connector first)"
+    )]
+    CredentialsNeeded {
+        /// Where it began.
+        before: String,
+    },
     /// There are as many as there may be.
     #[error("there are {CONNECTORS_MAX} connectors; remove one that is not used any more")]
     TooMany,
@@ -213,14 +222,19 @@ impl Connectors {
         if self.is_configured(&id) {
             return Err(PutConnectorError::Configured);
         }
-        check_base_url(&self.filter, &base_url)
+        let base = check_base_url(&self.filter, &base_url)
             .map_err(|source| PutConnectorError::Invalid { field: "baseUrl", source })?;
         let kept = self.env.store.connector(&id);
         if kept.is_none() && self.env.store.connectors().len() >= CONNECTORS_MAX {
             return Err(PutConnectorError::TooMany);
         }
         let auth = match auth {
-            None => kept.as_ref().and_then(|kept| kept.auth.clone()),
+            None => match kept.as_ref().filter(|kept| kept.auth.is_some()) {
+                Some(kept) if !is_same_server(&kept.base_url, &base) => {
+                    return Err(PutConnectorError::CredentialsNeeded { before: kept.base_url.clone() });
+                }
+                kept => kept.and_then(|kept| kept.auth.clone()),
+            },
             Some(auth) => {
                 auth.credentials()?;
                 Some(self.seal.seal(&auth.write(), &StoredConnector::context(&id))?)
@@ -343,6 +357,11 @@ impl Connectors {
         let clients = self.clients.lock();
         clients.get(id)?.1.gates().throttle.as_ref().map(ThrottleGate::estimate)
     }
+}
+
+/// Whether credentials for the one URL may be sent to the other. One that cannot be read any more is no reason to.
+fn is_same_server(before: &str, now: &BaseUrl) -> bool {
+    before.parse::<BaseUrl>().is_ok_and(|before| before.has_origin_of(now))
 }
 
 fn plain(stored: &StoredConnector) -> Connector {

@@ -312,6 +312,9 @@ impl Channel for ProxyChannel {
         let Some(route) = self.routes.get(&claimed.job.lane) else {
             return fault(FaultKind::Invalid, "its route is not configured any more");
         };
+        if let Err(bad) = route.check_path(&question.params) {
+            return fault(FaultKind::Invalid, bad.to_string());
+        }
         let Some(url) = route.url(&question.params) else {
             return fault(FaultKind::Invalid, "its route has no upstream any more");
         };

@@ -153,6 +153,10 @@ impl From<PutConnectorError> for ApiError {
         match error {
             PutConnectorError::Invalid { field, source } => ApiError::invalid(field, format!("must be {source}")),
             PutConnectorError::Auth(error) => ApiError::invalid("auth", error.to_string()),
+            error @ PutConnectorError::CredentialsNeeded { .. } => {
+                let text = error.to_string();
+                ApiError::invalid("auth", text.trim_start_matches("auth: "))
+            }
             PutConnectorError::Unknown => ApiError::NotFound { what: "connector" },
             PutConnectorError::Seal(error) => error.into(),
             PutConnectorError::Store(error) => error.into(),

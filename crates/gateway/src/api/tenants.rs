@@ -122,7 +122,7 @@ pub(super) async fn set(
     TextPath(tenant): TextPath,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Json<SettingsRow>, ApiError> {
-    let tenant = TenantName::new(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+    let tenant = TenantName::given(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
     let weight = settings.weight;
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return Err(ApiError::invalid("weight", format!("{weight} is not from 1 to {WEIGHT_MAX}")));

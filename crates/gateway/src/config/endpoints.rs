@@ -46,7 +46,7 @@ pub(super) fn read(tenants: Section<'_>, rules: &EndpointRules<'_>) -> Result<Ve
     let mut endpoints = Vec::new();
     for (name, given) in tenants.named() {
         let origin = given.origin();
-        let tenant = TenantName::new(&name).map_err(|source| ConfigError::BadTenantName { origin, source })?;
+        let tenant = TenantName::given(&name).map_err(|source| ConfigError::BadTenantName { origin, source })?;
         let mut settings = given.section()?;
         if let Some(given) = settings.get("endpoints") {
             endpoints.extend(read_endpoints(&tenant, given, rules)?);
