@@ -135,7 +135,7 @@ impl Client {
             Way::Given(given) => before(deadline, given.exchange(request)).await?,
         };
         let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.now().as_millis()));
+        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.wall().as_millis()));
         Ok(Answer { retry_after, ..answer })
     }
 }

@@ -34,6 +34,7 @@ use entrega_core::job::Job;
 use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
@@ -190,6 +191,10 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Sets a tenant's weight.
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError>;
+    /// Binds a tenant to senders of mails; with none it is bound to nothing.
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError>;
+    /// Whom a tenant may write mails as; everybody if there are none. Asked for every mail: answers from memory.
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]>;
     /// The figures of all tenants, one row per tenant and lane.
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError>;
 

@@ -92,6 +92,8 @@ pub(super) enum ApiError {
     Replays(BeginReplayError),
     #[error(transparent)]
     Keys(PutKeyError),
+    #[error("the senders of this tenant are from the configuration: change them there and start again")]
+    SendersConfigured,
     #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
     BeingMade { for_another: std::time::Duration },
     #[error(transparent)]
@@ -252,6 +254,7 @@ impl ApiError {
         match self {
             ApiError::NoKey | ApiError::UnknownKey => UNAUTHORIZED,
             ApiError::MissingScope { .. } | ApiError::OtherTenant => FORBIDDEN,
+            ApiError::Refused(Refusal::OtherSender { .. }) => FORBIDDEN,
             ApiError::Invalid { .. } | ApiError::Refused(Refusal::Invalid { .. }) => VALIDATION,
             // Where a job was to go is a field of the submission; elsewhere the lane is part of the path.
             ApiError::Refused(Refusal::Store(StoreError::UnknownLane { .. })) => VALIDATION,
@@ -278,7 +281,7 @@ impl ApiError {
             #[cfg(feature = "ses")]
             ApiError::Sns(_) => UNTRUSTED,
             ApiError::Endpoint(_) | ApiError::Connector(_) | ApiError::EndpointBusy => CONFLICT,
-            ApiError::Replays(_) | ApiError::Keys(_) => CONFLICT,
+            ApiError::Replays(_) | ApiError::Keys(_) | ApiError::SendersConfigured => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,

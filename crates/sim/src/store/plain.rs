@@ -12,6 +12,7 @@ use entrega::store::{
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 
 use super::{SOON, WatchedStore};
@@ -92,6 +93,14 @@ impl Registry for WatchedStore {
 
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>> {
         self.inner.key_by_hash(hash)
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        self.inner.put_senders(tenant, senders).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.inner.senders(tenant)
     }
 
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {

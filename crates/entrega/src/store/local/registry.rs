@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ pub(super) struct Registered {
     keys: BTreeMap<String, Arc<ApiKey>>,
     keys_by_hash: HashMap<[u8; 32], Arc<ApiKey>>,
     tenants: BTreeMap<TenantName, TenantSettings>,
+    senders: BTreeMap<TenantName, Arc<[SenderRule]>>,
     pub(super) replays: Replays,
     endpoints: Endpoints,
     connectors: BTreeMap<String, Arc<StoredConnector>>,
@@ -176,6 +178,10 @@ impl Shared {
             Some(("tenant", _)) => {
                 let settings: TenantSettings = records::decode_json(REGISTRY, value)?;
                 registered.tenants.insert(settings.tenant.clone(), settings);
+            }
+            Some(("senders", tenant)) => {
+                let senders: Vec<SenderRule> = records::decode_json(REGISTRY, value)?;
+                registered.senders.extend(TenantName::new(tenant).ok().map(|tenant| (tenant, senders.into())));
             }
             Some(("replay", _)) => {
                 registered.replays.put(records::decode_json(REGISTRY, value)?);
@@ -348,6 +354,16 @@ impl Registry for LocalStore {
             shared.registered.write().tenants.insert(kept.tenant.clone(), kept.clone());
         };
         self.shared.put(&format!("tenant/{}", settings.tenant), &settings, then).await
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        let (whose, kept): (_, Arc<[SenderRule]>) = (tenant.clone(), senders.clone().into());
+        let then = move |shared: &Shared| drop(shared.registered.write().senders.insert(whose.clone(), kept.clone()));
+        self.shared.put(&format!("senders/{tenant}"), &senders, then).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.shared.registered.read().senders.get(tenant).cloned().unwrap_or_default()
     }
 
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {

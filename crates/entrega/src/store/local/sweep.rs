@@ -62,6 +62,7 @@ impl Shared {
         swept.jobs = self.choose_ended(&mut unit).await?;
         self.choose_orders(&mut unit).await?;
         self.choose_nodes(&mut unit);
+        self.stamp(&mut unit);
         let mut units = vec![unit];
         for table in [IDEMPOTENCY, MAIL, CALLS] {
             self.choose_expired(table, &mut units).await?;

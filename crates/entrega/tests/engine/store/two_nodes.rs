@@ -13,6 +13,7 @@ use entrega_core::id::JobId;
 use entrega_core::lane::Explanation;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 use tokio::sync::Notify;
 
@@ -176,6 +177,14 @@ impl Registry for TwoNodes {
 
     async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError> {
         self.owner.keys(page).await
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        self.owner.put_senders(tenant, senders).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.owner.senders(tenant)
     }
 
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
