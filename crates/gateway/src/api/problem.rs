@@ -16,7 +16,7 @@ use entrega::mail::sns::SnsError;
 use entrega::proxy::{BadQuestion, NotAsked};
 use entrega::refusal::Refusal;
 use entrega::seal::SealError;
-use entrega::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
+use entrega::store::{BeginReplayError, ChangeError, KeyScope, PutEndpointError, PutKeyError, StoreError};
 use entrega::webhook::EndpointError;
 
 /// The content type of a problem document.
@@ -117,6 +117,12 @@ pub(super) enum ApiError {
     Endpoint(EndpointError),
     #[error(transparent)]
     Connector(PutConnectorError),
+    #[error(transparent)]
+    Replays(BeginReplayError),
+    #[error(transparent)]
+    Keys(PutKeyError),
+    #[error("the senders of this tenant are from the configuration: change them there and start again")]
+    SendersConfigured,
     #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
     BeingMade { for_another: std::time::Duration },
     #[error(transparent)]
@@ -182,10 +188,32 @@ impl From<PutConnectorError> for ApiError {
         match error {
             PutConnectorError::Invalid { field, source } => ApiError::invalid(field, format!("must be {source}")),
             PutConnectorError::Auth(error) => ApiError::invalid("auth", error.to_string()),
+            error @ PutConnectorError::CredentialsNeeded { .. } => {
+                let text = error.to_string();
+                ApiError::invalid("auth", text.trim_start_matches("auth: "))
+            }
             PutConnectorError::Unknown => ApiError::NotFound { what: "connector" },
             PutConnectorError::Seal(error) => error.into(),
             PutConnectorError::Store(error) => error.into(),
-            conflict @ PutConnectorError::Configured => ApiError::Connector(conflict),
+            conflict @ (PutConnectorError::Configured | PutConnectorError::TooMany) => ApiError::Connector(conflict),
+        }
+    }
+}
+
+impl From<BeginReplayError> for ApiError {
+    fn from(error: BeginReplayError) -> ApiError {
+        match error {
+            BeginReplayError::Store(error) => error.into(),
+            conflict @ BeginReplayError::TooMany => ApiError::Replays(conflict),
+        }
+    }
+}
+
+impl From<PutKeyError> for ApiError {
+    fn from(error: PutKeyError) -> ApiError {
+        match error {
+            PutKeyError::Store(error) => error.into(),
+            conflict @ PutKeyError::TooMany => ApiError::Keys(conflict),
         }
     }
 }
@@ -261,6 +289,7 @@ impl ApiError {
         match self {
             ApiError::NoKey | ApiError::UnknownKey => UNAUTHORIZED,
             ApiError::MissingScope { .. } | ApiError::OtherTenant => FORBIDDEN,
+            ApiError::Refused(Refusal::OtherSender { .. }) => FORBIDDEN,
             ApiError::Invalid { .. } | ApiError::Refused(Refusal::Invalid { .. }) => VALIDATION,
             // Where a job was to go is a field of the submission; elsewhere the lane is part of the path.
             ApiError::Refused(Refusal::Store(StoreError::UnknownLane { .. })) => VALIDATION,
@@ -289,6 +318,7 @@ impl ApiError {
             #[cfg(feature = "ses")]
             ApiError::Sns(_) => UNTRUSTED,
             ApiError::Endpoint(_) | ApiError::Connector(_) | ApiError::EndpointBusy => CONFLICT,
+            ApiError::Replays(_) | ApiError::Keys(_) | ApiError::SendersConfigured => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,

@@ -6,7 +6,7 @@
 //! | `live` | lane, job id | [`Live`], until it ends; read whole when the lane is loaded |
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
-//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
+//! | `registry` | `key/<id>` `tenant/<name>` `senders/<tenant>` `clock` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
 //! | `idempotency` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
 //! | `idempotency` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
@@ -175,6 +175,7 @@ pub(super) fn end_of_unreadable(id: JobId, live: Live, state: JobState, now: Tim
         generation: live.generation,
         attempts: Vec::new(),
         answer: None,
+        source: None,
     }
 }
 
