@@ -42,6 +42,7 @@ pub mod payload;
 pub mod policy;
 pub mod rate_limit;
 pub mod retry_budget;
+pub mod sender;
 pub mod throttle;
 pub mod time;
 pub mod trace;

@@ -226,6 +226,7 @@ impl Lane {
         let slot = self.slab.insert(entry);
         self.slab.push_back::<ARRIVALS>(&mut self.arrivals[job.priority as usize], slot);
         self.sizes.add(&self.slab[slot]);
+        self.turns.tenants[tenant as usize].jobs += 1;
         slot
     }
 
@@ -335,6 +336,7 @@ impl Lane {
             Next::Leave => {
                 self.sizes.sub(&self.slab[slot]);
                 self.slab.remove(slot);
+                self.turns.tenants[number as usize].jobs -= 1;
             }
             Next::RetryAt(at) => {
                 // A retry is older than whatever arrived since: it is the last to be pushed out.
@@ -425,6 +427,7 @@ impl Lane {
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
         self.sizes.sub(&self.slab[slot]);
         let entry = self.slab.remove(slot);
+        self.turns.tenants[entry.tenant as usize].jobs -= 1;
         if was_delayed {
             self.delays.forget(&self.slab);
         }
@@ -472,6 +475,12 @@ impl Lane {
         if let Some(number) = number {
             self.turns.set_throttle(number, rate);
         }
+    }
+
+    /// Forgets the figures of tenants that have had nothing to do for long, where it knows many: whoever may name tenants or
+    /// endpoints must not be able to fill the memory with names. One that comes back begins anew.
+    pub fn forget_idle(&mut self, now: Time) {
+        self.turns.forget_idle(now);
     }
 
     /// The policy it keeps.

@@ -2,6 +2,7 @@
 //! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`.
 
 mod histories;
+mod idle;
 mod own_throttles;
 mod passing;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::sender::{BadSender, SENDERS_MAX, SenderRule};
 use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -57,6 +58,9 @@ pub(super) struct Settings {
     /// Its share of turns, in every lane.
     #[schema(minimum = 1, maximum = 100)]
     weight: u32,
+    /// Whom it may send mails as: addresses, and domains all of whose addresses are meant. Empty: anybody; left out: as before.
+    #[schema(max_items = 100, example = json!(["example.com", "news@example.org"]))]
+    senders: Option<Vec<String>>,
 }
 
 /// What is set for a tenant.
@@ -68,6 +72,9 @@ pub(super) struct SettingsRow {
     company_id: TenantName,
     /// Its share of turns.
     weight: u32,
+    /// Whom it may send mails as; left out where that is anybody.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    senders: Vec<String>,
 }
 
 impl From<TenantView> for TenantRow {
@@ -103,19 +110,36 @@ pub(super) async fn list(
     let page = query.page()?;
     let mut views = api.engine.store().tenants().await?;
     views.retain(|view| who.sees(&view.figures.tenant));
-    views.sort_unstable_by(|one, other| (&one.figures.tenant, &one.lane).cmp(&(&other.figures.tenant, &other.lane)));
     let rows = views.into_iter().map(TenantRow::from).collect();
     // No name can hold a space.
     let place = |row: &TenantRow| format!("{} {} {}", row.company_id, row.endpoint.as_deref().unwrap_or(""), row.lane);
     Ok(Json(Listing::cut(rows, page, place)))
 }
 
-/// Set a tenant's weight
+fn read_senders(api: &Api, tenant: &TenantName, given: &[String]) -> Result<Vec<SenderRule>, ApiError> {
+    if api.engine.mail().senders(tenant).1 {
+        return Err(ApiError::SendersConfigured);
+    }
+    if given.len() > SENDERS_MAX {
+        return Err(ApiError::invalid("senders", format!("{} of them; at most {SENDERS_MAX}", given.len())));
+    }
+    let read = |(at, text): (usize, &String)| {
+        let bad = |error: BadSender| ApiError::invalid(format!("senders[{at}]"), format!("must be {error}"));
+        text.parse().map_err(bad)
+    };
+    given.iter().enumerate().map(read).collect()
+}
+
+/// Set a tenant's weight and senders
 #[utoipa::path(
     put, path = "/v1/tenants/{tenant}", tag = "tenants", security(("key" = ["admin"])),
     params(("tenant" = String, Path, description = "The tenant's name; it need not have been seen yet")),
     request_body = Settings,
-    responses((status = 200, description = "What is set now", body = SettingsRow))
+    responses(
+        (status = 200, description = "What is set now", body = SettingsRow),
+        (status = 409, description = "Its senders are from the configuration", body = super::problem::Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn set(
     State(api): State<Arc<Api>>,
@@ -123,12 +147,18 @@ pub(super) async fn set(
     TextPath(tenant): TextPath,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Json<SettingsRow>, ApiError> {
-    let tenant = TenantName::new(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+    let tenant = TenantName::given(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
     let weight = settings.weight;
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return Err(ApiError::invalid("weight", format!("{weight} is not from 1 to {WEIGHT_MAX}")));
     }
+    let senders = settings.senders.map(|given| read_senders(&api, &tenant, &given)).transpose()?;
     api.engine.store().put_tenant(TenantSettings { tenant: tenant.clone(), weight }).await?;
     who.audit("tenant.weight", format_args!("{tenant} {weight}"));
-    Ok(Json(SettingsRow { company_id: tenant, weight }))
+    if let Some(senders) = senders {
+        api.engine.store().put_senders(&tenant, senders).await?;
+        who.audit("tenant.senders", &tenant);
+    }
+    let senders = api.engine.mail().senders(&tenant).0.iter().map(ToString::to_string).collect();
+    Ok(Json(SettingsRow { company_id: tenant, weight, senders }))
 }

@@ -231,8 +231,8 @@ mod tests {
 
     /// A store with 16 MB in a table file.
     fn filled(dir: &Path) -> Tables {
-        make(dir, &[TABLE]).unwrap();
-        let tables = Tables::open(&dir.join(STORE), &[TABLE]).unwrap();
+        make(dir, &[TABLE], 10).unwrap();
+        let tables = Tables::open(&dir.join(STORE), &[TABLE], 10).unwrap();
         for row in 0..ROWS {
             put(&tables, row, &[row as u8; 40_000]);
         }
@@ -298,7 +298,7 @@ mod tests {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         std::fs::write(&file, bytes).unwrap();
-        let tables = Tables::open(&dir.path().join(STORE), &[TABLE]).unwrap();
+        let tables = Tables::open(&dir.path().join(STORE), &[TABLE], 10).unwrap();
         let mut compaction = Compaction::of(&tables);
         for round in 0..6 {
             for row in 0..ROWS {

@@ -19,7 +19,7 @@ pub(super) fn cannot_open(path: &Path) -> impl Fn(String) -> LedgerError {
 }
 
 /// Makes an empty store.
-pub(super) fn make(path: &Path, tables: &[Table]) -> Result<(), LedgerError> {
+pub(super) fn make(path: &Path, tables: &[Table], cached_files_max: usize) -> Result<(), LedgerError> {
     let failed = |error: io::Error| cannot_open(path)(error.to_string());
     let changed = make_folder(path).map_err(failed)?;
     // Whoever else starts here at this moment must not take our draft for one that was left.
@@ -34,7 +34,9 @@ pub(super) fn make(path: &Path, tables: &[Table]) -> Result<(), LedgerError> {
     let draft = path.join(DRAFT);
     match std::fs::remove_dir_all(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => drop(Tables::open(&draft, tables).map_err(|error| cannot_open(path)(error.to_string()))?),
+        _ => {
+            drop(Tables::open(&draft, tables, cached_files_max).map_err(|error| cannot_open(path)(error.to_string()))?)
+        }
     }
     // The engine syncs what is in the folders of its tables, but not their names.
     sync_names(&draft.join("keyspaces")).map_err(failed)?;

@@ -36,7 +36,7 @@ use self::salvage::RawRow;
 pub use self::salvage::{Salvaged, salvage};
 pub use self::scrub::Scrubbed;
 use self::scrub::scrub_all;
-use self::tables::{READING, Tables, failed};
+use self::tables::{CACHED_FILES_MAX, READING, Tables, failed};
 use self::upkeep::Upkeep;
 use crate::apply::judge;
 use crate::group::{Applied, EntryId, Group, Key, Room};
@@ -77,17 +77,22 @@ impl Drop for LsmLedger {
 impl LsmLedger {
     /// Opens or makes the directory, and takes its lock.
     pub fn open(path: &Path, tables: &[Table]) -> Result<LsmLedger, LedgerError> {
+        LsmLedger::open_with(path, tables, CACHED_FILES_MAX)
+    }
+
+    /// The same, with at most so many files of tables kept open for reading.
+    pub fn open_with(path: &Path, tables: &[Table], cached_files_max: usize) -> Result<LsmLedger, LedgerError> {
         let inbox = Table::inbox_after(tables);
         let tables: Vec<Table> = tables.iter().copied().chain([inbox]).collect();
         let store = path.join(STORE);
         let said = match store.exists() {
             true => check(&store)?,
             false => {
-                make(path, &tables)?;
+                make(path, &tables, cached_files_max)?;
                 Said::Nothing
             }
         };
-        let tables = open_tables(path, &store, &tables)?;
+        let tables = open_tables(path, &store, &tables, cached_files_max)?;
         let count = tables.commits.get(COUNT_KEY).map_err(|error| cannot_open(path)(error.to_string()))?;
         let count = count.and_then(|value| count_of(&value)).unwrap_or(0);
         if let Said::Count { count: acknowledged, .. } = said
@@ -168,9 +173,9 @@ fn check(store: &Path) -> Result<Said, LedgerError> {
     Ok(said)
 }
 
-fn open_tables(path: &Path, store: &Path, tables: &[Table]) -> Result<Tables, LedgerError> {
+fn open_tables(path: &Path, store: &Path, tables: &[Table], cached_files_max: usize) -> Result<Tables, LedgerError> {
     // The engine panics over some damage; that must end the start with a reason, and nothing else.
-    let opened = std::panic::catch_unwind(AssertUnwindSafe(|| Tables::open(store, tables)));
+    let opened = std::panic::catch_unwind(AssertUnwindSafe(|| Tables::open(store, tables, cached_files_max)));
     match opened {
         Ok(Ok(tables)) => Ok(tables),
         Ok(Err(fjall::Error::Locked)) => Err(LedgerError::InUse { path: path.display().to_string() }),

@@ -11,7 +11,7 @@ use super::acknowledged::{self, COUNT_KEY};
 use super::batch::{Batch, next_sound, readable_items};
 use super::folder::STORE;
 use super::journal::{self, journals};
-use super::tables::Tables;
+use super::tables::{CACHED_FILES_MAX, Tables};
 use crate::rows::Scan;
 use crate::{LedgerError, Table};
 
@@ -85,7 +85,8 @@ fn save_tables(
         link_tables(store, scratch, &left_out).map_err(failed)?;
         let checked = super::manifest::damaged_folder(scratch).map_err(failed)?;
         if checked.is_none()
-            && let Ok(Ok(tables)) = std::panic::catch_unwind(AssertUnwindSafe(|| Tables::open(scratch, all)))
+            && let Ok(Ok(tables)) =
+                std::panic::catch_unwind(AssertUnwindSafe(|| Tables::open(scratch, all, CACHED_FILES_MAX)))
         {
             break tables;
         }

@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn a_scrub_finds_damage_before_its_records_are_needed() {
         let dir = tempfile::tempdir().unwrap();
-        make(dir.path(), &[TABLE]).unwrap();
-        let tables = Tables::open(&dir.path().join(STORE), &[TABLE]).unwrap();
+        make(dir.path(), &[TABLE], 10).unwrap();
+        let tables = Tables::open(&dir.path().join(STORE), &[TABLE], 10).unwrap();
         for row in 0..500u32 {
             tables.table(TABLE).insert(row.to_be_bytes(), [7; 100]).unwrap();
         }

@@ -26,6 +26,10 @@ const CACHE_BYTES: u64 = 16 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 /// The journal is read again at start-up, so its size bounds the time that takes.
 const JOURNAL_BYTES: u64 = 128 << 20;
+/// Files of tables that are kept open for reading, unless there are fewer handles to go round.
+pub(super) const CACHED_FILES_MAX: usize = 512;
+/// The engine refuses to keep fewer.
+const CACHED_FILES_MIN: usize = 10;
 /// No level of a table is ever so large.
 const NEVER_REACHED: u64 = 1 << 40;
 /// The table of the engine in which every write leaves its count.
@@ -52,8 +56,9 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) fn open(store: &Path, tables: &[Table]) -> fjall::Result<Tables> {
+    pub(super) fn open(store: &Path, tables: &[Table], cached_files_max: usize) -> fjall::Result<Tables> {
         let builder = Database::builder(store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
+        let builder = builder.max_cached_files(Some(cached_files_max.max(CACHED_FILES_MIN)));
         let db = builder.worker_threads(1).open()?;
         // The engine's worker writes tables out and moves them. It would end the store over a block that it cannot merge; `compaction`
         // merges, and goes on.

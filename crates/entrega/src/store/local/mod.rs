@@ -46,10 +46,12 @@ mod reading;
 mod records;
 mod recovery;
 mod registry;
+mod replays;
 mod room;
 mod salvage;
 mod settlements;
 mod signals;
+mod stamp;
 mod starts;
 mod submits;
 mod sweep;
@@ -66,6 +68,7 @@ use std::time::Duration;
 use entrega_core::name::LaneName;
 use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
 use entrega_ledger::{Ledger, Shard};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
@@ -75,6 +78,7 @@ pub use self::dead::dead_letter_rows;
 pub use self::reading::ReadError;
 pub use self::records::Record;
 pub use self::salvage::{SalvageReport, salvage_store, scrub_store};
+pub use self::stamp::newest_moment;
 pub use entrega_ledger::{LedgerError, Scrubbed};
 
 use self::answers::Answers;
@@ -212,6 +216,8 @@ struct Shared {
     stale: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
     sweep_from: Mutex<SweepFrom>,
+    /// When the moment was last written down.
+    stamped_at: Mutex<Option<Time>>,
     /// Ends whatever runs for the store.
     stop: CancellationToken,
 }
@@ -252,6 +258,7 @@ impl LocalStore {
             rejected: AtomicU64::new(0),
             stale: AtomicU64::new(0),
             sweep_from: Mutex::new(SweepFrom::FIRST),
+            stamped_at: Mutex::default(),
             stop: CancellationToken::new(),
         });
         let thread = match (shared.options.writer, is_alone) {

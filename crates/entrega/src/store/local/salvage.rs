@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use bytes::Bytes;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::Attempt;
@@ -78,7 +79,7 @@ async fn index_jobs(
     let mut jobs = Vec::new();
     visit(saved, JOBS, From::Up(Vec::new()), PAGE_ROWS, |key, bytes| {
         let Some(id) = job_of(key) else { return ControlFlow::Continue(()) };
-        match records::decode_stored(JOBS, bytes) {
+        match records::decode_stored(&Bytes::copy_from_slice(bytes)) {
             Ok(Stored::Job(job)) => jobs.push((id, Live::of(&job))),
             Ok(Stored::Ended(_)) => report.ended += 1,
             Err(_) => drop(lost.insert(id)),

@@ -69,6 +69,7 @@ impl Shared {
         self.look_at_space();
         let mut swept = Swept::default();
         for lane in self.all_owned() {
+            lane.machine.lock().forget_idle(self.clock.now());
             let left = self.sweep_dead(&lane).await?;
             swept.has_more |= left.len() >= SWEPT_MAX;
             swept.dead_letters.extend(left);
@@ -77,9 +78,10 @@ impl Shared {
         let Some(house) = house else { return Ok(swept) };
         let mut unit = Unit::default();
         swept.jobs = self.choose_ended(&mut unit).await?;
-        swept.has_more = swept.jobs >= SWEPT_MAX;
+        swept.has_more |= swept.jobs >= SWEPT_MAX;
         self.choose_orders(&mut unit).await?;
         self.choose_nodes(&mut unit);
+        self.stamp(&mut unit);
         let mut units = vec![unit];
         for table in [IDEMPOTENCY, MAIL, CALLS] {
             swept.has_more |= self.choose_expired(table, &mut units).await? >= SWEPT_MAX;
@@ -88,6 +90,7 @@ impl Shared {
         if !units.is_empty() {
             self.write_under(house, units).await?;
         }
+        self.sweep_replays().await?;
         swept.dead_letters.extend(self.sweep_unowned().await?);
         Ok(swept)
     }
