@@ -137,6 +137,7 @@ pub use entrega_core::breaker::{BreakerPolicy, BreakerState};
 pub use entrega_core::classify::{Rule, Statuses, Verdict};
 pub use entrega_core::dialect::Dialect;
 pub use entrega_core::idempotency::{BadKey, IdempotencyKey};
+pub use entrega_core::lane::{GateKind, Hold};
 pub use entrega_core::outcome::Answer;
 pub use entrega_core::outcome::Lesson;
 pub use entrega_core::rate_limit::RateLimit;
@@ -146,7 +147,7 @@ pub use entrega_core::webhook;
 pub use error::{CallError, ClientError, RequestProblem, with_causes};
 pub use gate::{
     BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurn,
-    SharedTurns, SharedWait, ThrottleGate, ThrottleWait, Turn,
+    SharedTurns, SharedWait, ThrottleGate, ThrottleWait,
 };
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
 pub use resolve::{LookUp, NameLimits, NameResolver, Resolve, SystemResolver};

@@ -112,10 +112,12 @@ impl Wire {
                 Err(error) => return Err(error.into()),
             }
         }
-        let opened = timeout_at(deadline, async {
+        // Apart, because most calls find a kept connection: a future with all of name look-up, connect and TLS in it has
+        // several kilobytes.
+        let opened = Box::pin(timeout_at(deadline, async {
             let place = self.place().await;
             self.connector.open(origin, tenant).await.map(|stream| (place, stream))
-        });
+        }));
         let (place, stream) = opened.await.map_err(|_elapsed| CallError::Timeout)??;
         let started = Connection::start(origin, stream, place, deadline).await;
         let mut connection = Box::new(started.map_err(SendError::Lost)?);

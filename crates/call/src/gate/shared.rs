@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::lane::{GateKind, Hold};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use tokio::time::{sleep_until, timeout_at};
@@ -19,23 +20,12 @@ use crate::clock::Clock;
 /// What comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Whether a call may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It may, and it counts.
-    Given,
-    /// Not before so much time has passed.
-    After(Duration),
-    /// The destination is known to be down, for so long where that is known.
-    Down(Option<Duration>),
-}
-
 /// Whoever gives turns to several processes: a throttle, a breaker, or both.
 pub trait SharedGate: fmt::Debug + Send + Sync {
-    /// Asks for a turn, and takes it if there is one.
-    fn ask(&self) -> Later<'_, Turn>;
+    /// Asks for a turn, and takes it if there is one: if nothing holds the call, it counts as started.
+    fn ask(&self) -> Later<'_, Option<Hold>>;
     /// Takes a turn that is not waited for any more, unless the destination is down or asked for a pause.
-    fn start_anyway(&self) -> Later<'_, Turn>;
+    fn start_anyway(&self) -> Later<'_, Option<Hold>>;
     /// Tells what came of a call.
     fn learn(&self, lesson: Lesson, took: Duration) -> Later<'_, ()>;
 }
@@ -54,6 +44,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long a call under way is waited for that decides whether the destination is up.
 const PROBE_LOOK: Duration = Duration::from_millis(100);
+/// When a gate is asked again that does not say until when it holds.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How the wait for a turn ended.
 #[derive(Debug)]
@@ -119,19 +111,19 @@ impl SharedTurns {
             let now = self.clock.now();
             // A question is not broken off at the last moment: a turn that is on its way would be lost.
             let answer = timeout_at(self.clock.instant(until + ANSWER_MAX), self.gate.ask()).await;
-            let pause = match answer {
-                Ok(Turn::Given) => return Ok(Some(self.taken())),
-                Ok(Turn::After(pause)) => pause,
-                Ok(Turn::Down(pause)) => {
-                    let pause = pause.unwrap_or(PROBE_LOOK);
-                    if now + pause > until_down {
-                        return Err(BreakerOpen { until: Some(now + pause) });
+            let again = match answer {
+                Ok(None) => return Ok(Some(self.taken())),
+                Ok(Some(Hold { gate: GateKind::Breaker, until })) => {
+                    let until = until.unwrap_or(now + PROBE_LOOK);
+                    if until > until_down {
+                        return Err(BreakerOpen { until: Some(until) });
                     }
-                    pause
+                    until
                 }
+                Ok(Some(Hold { until, .. })) => until.unwrap_or(now + ASK_AGAIN),
                 Err(_) => return Ok(None),
             };
-            let again = now + pause.max(PAUSE_MIN);
+            let again = again.max(now + PAUSE_MIN);
             sleep_until(self.clock.instant(again.min(until))).await;
             if again > until {
                 return Ok(None);
@@ -142,11 +134,11 @@ impl SharedTurns {
     /// Takes a turn that is not waited for any more. A gate that does not say soon that the destination holds it lets it go.
     ///
     /// # Errors
-    /// [`Turn`] when the destination is down, or asked for a pause.
-    pub async fn start_anyway(&self) -> Result<SharedTurn, Turn> {
-        match soon(&self.clock, self.gate.start_anyway()).await {
-            Some(Turn::Given) | None => Ok(self.taken()),
-            Some(held) => Err(held),
+    /// [`Hold`] when the destination is down, or asked for a pause.
+    pub async fn start_anyway(&self) -> Result<SharedTurn, Hold> {
+        match soon(&self.clock, self.gate.start_anyway()).await.flatten() {
+            None => Ok(self.taken()),
+            Some(hold) => Err(hold),
         }
     }
 

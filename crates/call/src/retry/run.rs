@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::lane::GateKind;
 use entrega_core::outcome::{FaultKind, Lesson};
 use entrega_core::policy::RETRY_AFTER_MAX;
 use entrega_core::time::Time;
@@ -16,7 +17,7 @@ use super::log::{self, EndedWith, Subject};
 use super::observe::{AttemptEnded, GivenUp, Observer, ThrottleWaited, Waiting};
 use super::operation::{AttemptContext, Operation};
 use super::{Retrier, RetryPolicy};
-use crate::gate::{OnThrottleTimeout, Passage, SharedTurn, SharedTurns, ThrottleWait, Turn};
+use crate::gate::{OnThrottleTimeout, Passage, SharedTurn, SharedTurns, ThrottleWait};
 
 pub(super) struct Run<'a, C> {
     world: &'a Retrier,
@@ -150,9 +151,9 @@ impl<'a, C> Run<'a, C> {
         if gates.on_throttle_timeout == OnThrottleTimeout::Fail {
             return Err(self.throttle_timed_out(took).err().unwrap_or(Stopped::ThrottleTimedOut));
         }
-        let turn = shared.start_anyway().await.map_err(|held| match held {
-            Turn::Down(_) => Stopped::BreakerOpen,
-            Turn::Given | Turn::After(_) => Stopped::ThrottleTimedOut,
+        let turn = shared.start_anyway().await.map_err(|hold| match hold.gate {
+            GateKind::Breaker => Stopped::BreakerOpen,
+            _ => Stopped::ThrottleTimedOut,
         })?;
         self.throttle_timed_out(took)?;
         Ok(turn)
