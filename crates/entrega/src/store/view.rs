@@ -395,6 +395,8 @@ pub enum KeyScope {
     Send,
     /// Look.
     Read,
+    /// Scrape the metrics, which are of every tenant, and nothing else.
+    Metrics,
     /// Everything, for every tenant.
     Admin,
 }

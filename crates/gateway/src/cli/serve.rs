@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
+use super::private;
 use crate::api::{self, ApiState, ServerLimits};
 use crate::config::{Config, LogConfig, LogFormat};
 use entrega::{Engine, StoreKind};
@@ -21,6 +22,7 @@ use entrega::{Engine, StoreKind};
 /// Runs the gateway that `config` describes.
 pub(super) async fn run(config: Config) -> Result<(), CliError> {
     start_log(&config.log);
+    private::folder(&config.store.data)?;
     let engine = Arc::new(Engine::open(config.engine()?).await?);
     let address = config.server.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| CliError::Listen { address, source })?;
@@ -59,7 +61,10 @@ fn admin_key(config: &Config) -> Result<(String, bool), CliError> {
     }
     let path = config.admin_key_file();
     match std::fs::read_to_string(&path) {
-        Ok(key) if !key.trim().is_empty() => Ok((key.trim().to_owned(), false)),
+        Ok(key) if !key.trim().is_empty() => {
+            private::file(&path)?;
+            Ok((key.trim().to_owned(), false))
+        }
         Ok(_) => keep_new_key(&path).map(|key| (key, true)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => keep_new_key(&path).map(|key| (key, true)),
         Err(source) => Err(CliError::File { path, source }),
@@ -68,6 +73,8 @@ fn admin_key(config: &Config) -> Result<(String, bool), CliError> {
 
 fn keep_new_key(path: &Path) -> Result<String, CliError> {
     let key = api::new_key();
+    // An empty file may be there; its mode stays as it is when it is written.
+    private::file(path)?;
     let keep = || -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
