@@ -76,6 +76,8 @@ pub struct StoreConfig {
     pub redis_prefix: String,
     /// Whether a Redis is used that may lose or evict jobs.
     pub allow_unsafe_redis: bool,
+    /// Files that the embedded store keeps open for reading.
+    pub cached_files_max: usize,
 }
 
 impl StoreConfig {
@@ -89,6 +91,7 @@ impl StoreConfig {
             export_dead_letters: true,
             redis_prefix: "entrega".into(),
             allow_unsafe_redis: false,
+            cached_files_max: 512,
         }
     }
 
@@ -238,13 +241,12 @@ impl EngineParts {
         let seal = Arc::new(config.store.seal(config.secret_key.as_ref())?);
         put_configured(&*store, &seal, clock.now(), &config.endpoints, config.store.is_shared()).await?;
         let calls = ClientConfig { clock: clock.clone(), ..config.client.clone() };
-        let client = Client::new(calls.clone())?;
-        let answers = ClientConfig { answer_bytes_max: CONNECTOR_ANSWER_BYTES_MAX, ..calls };
+        let client = Client::new(calls)?;
         Ok(EngineParts {
             filter: config.client.filter.clone(),
-            connector_client: Client::new(answers)?,
+            connector_client: client.keeping(CONNECTOR_ANSWER_BYTES_MAX),
             seal,
-            transports: config.mail.transports(config.client.extra_ca_pem.as_deref(), &clock)?,
+            transports: config.mail.transports(&config.client, &clock)?,
             #[cfg(feature = "ses")]
             sns: sns(&config.mail, &client, &clock)?,
             client,
@@ -278,7 +280,7 @@ async fn open_store(config: &EngineConfig, clock: &Clock) -> Result<Arc<dyn Stor
     let local = config.store.local(&config.lanes);
     let store = match &config.store.kind {
         StoreKind::Embedded => {
-            let ledger = LsmLedger::open(&config.store.data, &tables::TABLES)?;
+            let ledger = LsmLedger::open_with(&config.store.data, &tables::TABLES, config.store.cached_files_max)?;
             go_on_from(&ledger, clock).await?;
             LocalStore::open(Arc::new(ledger), clock.clone(), local).await?
         }

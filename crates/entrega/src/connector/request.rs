@@ -136,7 +136,7 @@ impl Connectors {
         deadline: Instant,
     ) -> Result<Replied, Failed> {
         let client = self.client(&call.connector, tenant)?;
-        let request = made(&client, call, names)?.deadline(deadline);
+        let request = made(&client, call, names)?.tenant(tenant.as_str()).deadline(deadline);
         let reply = request.send().await.map_err(|error| failed(&error))?;
         Ok(Replied { answer: reply.answer, attempts: reply.attempts, request_id: reply.request_id })
     }

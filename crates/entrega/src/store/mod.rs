@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, NoReplay};
 use entrega_core::id::JobId;
 use entrega_core::job::Job;
-use entrega_core::lane::Explanation;
+use entrega_core::lane::{Explanation, Hold};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::sender::SenderRule;
@@ -39,7 +39,7 @@ use entrega_core::time::Time;
 use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
 
-pub use self::call::{CachedAnswer, GateName, Passing};
+pub use self::call::{CachedAnswer, GateName};
 pub use self::connector::{ConnectorLimits, OnThrottleTimeout, StoredConnector};
 pub use self::endpoint::{Endpoint, EndpointOrigin, EndpointState};
 pub use self::export::readable;
@@ -287,11 +287,11 @@ pub trait ConnectorRegistry: Send + Sync + 'static {
 /// shares the store.
 #[async_trait]
 pub trait GateKeeper: Send + Sync + 'static {
-    /// Asks for a start, and counts it if it may be.
-    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError>;
+    /// Asks for a start, and counts it unless something holds it.
+    async fn pass(&self, gate: &GateName) -> Result<Option<Hold>, StoreError>;
     /// Counts a start that waits for no turn any more. A destination that is down or asked for a pause holds it all the
     /// same.
-    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError>;
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Option<Hold>, StoreError>;
     /// Tells what came of a call.
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError>;
 }

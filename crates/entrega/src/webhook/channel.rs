@@ -60,7 +60,7 @@ impl WebhookChannel {
             }
         }
         let request = self.request(claimed, &event, &endpoint)?;
-        let outcome = outcome(self.client.call(request, deadline).await);
+        let outcome = outcome(self.client.call_for(company.as_str(), request, deadline).await);
         self.learn(&endpoint, outcome).await
     }
 

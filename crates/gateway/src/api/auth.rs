@@ -16,6 +16,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Api;
 use super::problem::ApiError;
+use super::traffic::CallContext;
 use entrega::chance::secret_bytes;
 use entrega::store::{ApiKey, KeyScope};
 
@@ -117,6 +118,9 @@ macro_rules! caller_with_scope {
             async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<$name, ApiError> {
                 let principal = Principal::of(api, &parts.headers)?;
                 principal.require($scope)?;
+                if let Some(call) = parts.extensions.get::<Arc<CallContext>>() {
+                    call.set_tenant(principal.tenant());
+                }
                 Ok($name(principal))
             }
         }

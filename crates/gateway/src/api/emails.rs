@@ -22,7 +22,7 @@ use super::body::{self, MailBytes, Object};
 use super::caller::{Caller, IdempotencyHeader};
 use super::idempotency::REPLAYED;
 use super::mail_view::{MailStatus, MailView};
-use super::page::{Listing, page};
+use super::page::{Composing, Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::submit::Headers;
@@ -306,6 +306,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
     Params(query): Params<MailsQuery>,
+    _composing: Composing,
 ) -> Result<Json<Listing<MailView>>, ApiError> {
     let page = page::<JobId>(query.cursor.as_deref(), query.limit)?;
     let jobs = match &query.external_id {

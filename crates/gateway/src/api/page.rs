@@ -1,6 +1,10 @@
 //! Pages: where a listing goes on.
 //! Invariant: a cursor is opaque to callers and reads back to what was written; a foreign one is refused.
 
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use entrega_core::id::JobId;
@@ -8,7 +12,9 @@ use entrega_core::time::Time;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::Api;
 use super::problem::ApiError;
+use super::traffic::CallContext;
 use entrega::store::{DeadLetterCursor, Page, Paged};
 
 /// Rows on a page, unless the caller asks for another number.
@@ -32,6 +38,19 @@ impl PageQuery {
     /// The page that a caller asks for.
     pub(super) fn page<C: Cursor>(&self) -> Result<Page<C>, ApiError> {
         page(self.cursor.as_deref(), self.limit)
+    }
+}
+
+/// Room to put a large listing together: it is in memory several times until it is an answer, so only a few are at once.
+pub(super) struct Composing;
+
+impl FromRequestParts<Arc<Api>> for Composing {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Composing, ApiError> {
+        if let Some(call) = parts.extensions.get::<Arc<CallContext>>() {
+            call.compose(api.composing.take(call.tenant()).await);
+        }
+        Ok(Composing)
     }
 }
 

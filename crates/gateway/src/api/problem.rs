@@ -38,6 +38,35 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
+    /// The quota of the tenant that is used up: `calls`, `in_flight_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'static str>,
+}
+
+/// What a tenant has a limited amount of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quota {
+    /// Calls that wait: long polls, and requests to connectors.
+    Calls,
+    /// Bytes of bodies and answers in memory.
+    InFlight,
+}
+
+impl Quota {
+    fn name(self) -> &'static str {
+        match self {
+            Quota::Calls => "calls",
+            Quota::InFlight => "in_flight_bytes",
+        }
+    }
+
+    /// What there are so many of, and what helps.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Quota::Calls => ("calls wait already", "wait for one to end"),
+            Quota::InFlight => ("bytes of bodies and answers may be on their way at once", "send fewer at once"),
+        }
+    }
 }
 
 /// A field that is wrong.
@@ -102,6 +131,10 @@ pub(super) enum ApiError {
     ShuttingDown,
     #[error("this endpoint is being changed by many at once; try again")]
     EndpointBusy,
+    #[error("the quota '{}' is used up: {max} {}; {}", quota.name(), quota.words().0, quota.words().1)]
+    OverQuota { quota: Quota, max: usize },
+    #[error("too many callers are being served at once; send the request again")]
+    Busy,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("no job with this id is kept any more: ended jobs are kept for {}", format_duration(*kept_for))]
@@ -187,7 +220,7 @@ impl From<PutKeyError> for ApiError {
 
 /// When to look again for the answer to a request that is being made: it usually comes much sooner than it must.
 const BEING_MADE_LOOK_MAX: u64 = 5;
-/// When to try again with a store that is gone or full: it comes back by itself.
+/// When to try again with what is gone or full: a store, a quota. It comes back by itself.
 const STORE_RETRY_AFTER_SECONDS: u64 = 2;
 
 /// The kinds of problems: status, type, title.
@@ -206,6 +239,8 @@ const GONE: Kind = (StatusCode::GONE, "urn:entrega:problem:gone", "Not kept any 
 const BAD_PARAMETER: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:parameter", "A parameter is wrong");
 const NO_UPSTREAM: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-upstream", "The route has no upstream yet");
+const OVER_QUOTA: Kind = (StatusCode::TOO_MANY_REQUESTS, "urn:entrega:problem:quota", "A quota is used up");
+const BUSY: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:busy", "Too many callers at once");
 const BEING_MADE: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:being-made", "The request is being made");
 const STOPPING: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopping", "The node is stopping");
 const NO_ANSWER: Kind = (StatusCode::BAD_GATEWAY, "urn:entrega:problem:no-answer", "The API gave no answer");
@@ -271,6 +306,8 @@ impl ApiError {
             ApiError::NotAsked(NotAsked::Bad(_)) => BAD_PARAMETER,
             ApiError::NotAsked(NotAsked::Refused(_)) => INTERNAL,
             ApiError::BeingMade { .. } => BEING_MADE,
+            ApiError::OverQuota { .. } => OVER_QUOTA,
+            ApiError::Busy => BUSY,
             ApiError::ShuttingDown => STOPPING,
             ApiError::Unanswered(failed) => unanswered_kind(failed),
             ApiError::MethodNotAllowed => METHOD,
@@ -313,11 +350,16 @@ impl ApiError {
             ApiError::Refused(Refusal::Full { .. })
                 | ApiError::Unanswered(Failed::NoAnswer { .. })
                 | ApiError::ShuttingDown
+                | ApiError::Busy
         );
         if status.is_server_error() && !is_expected {
             tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
         }
-        Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors() }
+        let quota = match self {
+            ApiError::OverQuota { quota, .. } => Some(quota.name()),
+            _ => None,
+        };
+        Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors(), quota }
     }
 }
 
@@ -400,7 +442,7 @@ impl IntoResponse for ApiError {
             ApiError::BeingMade { for_another } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(for_another.as_secs().clamp(1, BEING_MADE_LOOK_MAX)));
             }
-            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING].contains(&self.kind()) => {
+            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING, OVER_QUOTA, BUSY].contains(&self.kind()) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER_SECONDS));
             }
             _ => {}

@@ -99,6 +99,8 @@ impl Config {
             ("connections_max", number(server.connections_max)),
             ("header_timeout", duration(server.header_timeout)),
             ("body_timeout", duration(server.body_timeout)),
+            ("in_flight_mib_max", number(server.in_flight_mib_max)),
+            ("in_flight_mib_per_tenant", number(server.in_flight_mib_per_tenant)),
         ])
     }
 

@@ -177,7 +177,7 @@ impl Shared {
         jobs.dedup();
         let mut bodies = HashMap::new();
         for (job, found) in jobs.iter().zip(self.read_ids(JOBS, &jobs).await?) {
-            let stored = found.map(|bytes| records::decode_stored(JOBS, &bytes)).transpose();
+            let stored = found.map(|bytes| records::decode_stored(&bytes)).transpose();
             if let Some(Stored::Ended(Ended { answer: Some(answer), .. })) = self.readable(job, stored)?.flatten() {
                 bodies.insert(*job, answer.body);
             }
@@ -212,7 +212,7 @@ impl Shared {
         let (jobs, histories) = (self.read_ids(JOBS, &ids).await?, self.read_ids(HISTORY, &ids).await?);
         let mut rows = Vec::with_capacity(ids.len());
         for (((id, live), job), history) in live.rows.into_iter().zip(jobs).zip(histories) {
-            let job = job.map(|bytes| records::decode_stored(JOBS, &bytes)).transpose();
+            let job = job.map(|bytes| records::decode_stored(&bytes)).transpose();
             let job = match self.readable(&id, job)?.flatten() {
                 // It ended between the two looks, and is found among those.
                 Some(Stored::Ended(_)) => continue,

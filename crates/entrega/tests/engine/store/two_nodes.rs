@@ -10,7 +10,7 @@ use entrega::store::local::LocalStore;
 use entrega::store::*;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
-use entrega_core::lane::Explanation;
+use entrega_core::lane::{Explanation, Hold};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
 use entrega_core::sender::SenderRule;
@@ -318,7 +318,7 @@ impl AnswerCache for TwoNodes {
 
 #[async_trait]
 impl GateKeeper for TwoNodes {
-    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.other.pass(gate).await
     }
 
@@ -326,7 +326,7 @@ impl GateKeeper for TwoNodes {
         self.other.learn(gate, lesson, took).await
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.owner.pass_anyway(gate).await
     }
 }
