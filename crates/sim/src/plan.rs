@@ -20,7 +20,7 @@ use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::policy::{Destinations, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
@@ -268,6 +268,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ttl: Some(ms(rng.u64(4_000..60_000))),
         concurrency,
         tenant_concurrency: NO_LIMIT,
+        destinations: Destinations::One,
         ..LanePolicy::http()
     };
     let throttle = |rng: &mut fastrand::Rng, scope| {

@@ -1,15 +1,17 @@
 //! The promises of the lane machine, one by one; under random histories in `histories`, those of jobs that go past the
-//! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`.
+//! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`, those of slow
+//! attempts in `slow`.
 
 mod histories;
 mod own_throttles;
 mod passing;
+mod slow;
 
 use std::time::Duration;
 
 use super::*;
 use crate::breaker::{BreakerPolicy, WhenOpen};
-use crate::policy::{Fairness, ThrottlePolicy};
+use crate::policy::{Destinations, Fairness, OnFull, ThrottlePolicy};
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000);
 
@@ -38,7 +40,7 @@ pub(super) fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
 }
 
 pub(super) fn policy() -> LanePolicy {
-    LanePolicy { concurrency: 1000, tenant_concurrency: 1000, ..LanePolicy::http() }
+    LanePolicy { concurrency: 1000, tenant_concurrency: 1000, destinations: Destinations::One, ..LanePolicy::http() }
 }
 
 pub(super) fn breaker(failures: u32, open_ms: u64, probe_ms: u64) -> BreakerPolicy {

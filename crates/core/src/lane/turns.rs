@@ -8,6 +8,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::gate::{Gate, GateKind, Hold};
 use super::slab::{List, NONE, QUEUE, Slab, Slot};
+use super::slow::SlowBounds;
 use crate::job::Priority;
 use crate::name::TenantName;
 use crate::policy::{LanePolicy, Scope};
@@ -32,6 +33,10 @@ pub(super) struct Tenant {
     on_ring: [bool; 3],
     parked: Parked,
     pub(super) running: u32,
+    /// How many of those that run are slow.
+    pub(super) slow: u32,
+    /// Whether one was slow, and none has ended in time since.
+    pub(super) is_slow: bool,
     pub(super) weight: u32,
     pub(super) gate: Option<Box<Gate>>,
     /// The round in which it was last served or joined.
@@ -55,9 +60,14 @@ pub(super) struct Turns {
     by_name: HashMap<TenantName, u32>,
     rings: [Ring; 3],
     parked: BinaryHeap<Reverse<(Time, u32)>>,
+    /// How many are off the rings until one of their own attempts ends.
+    parked_until_settle: u32,
     rounds: u64,
     batch: u32,
     tenant_concurrency: u32,
+    /// Where attempts may become slow: how many may be, and how many hold no slot.
+    pub(super) slow: Option<SlowBounds>,
+    pub(super) slow_taken: u32,
     is_round_robin: bool,
     /// Tenants seen for the first time start with their throttle used up at this moment.
     spent_at: Option<Time>,
@@ -72,9 +82,12 @@ impl Turns {
             by_name: HashMap::new(),
             rings: Default::default(),
             parked: BinaryHeap::new(),
+            parked_until_settle: 0,
             rounds: 0,
             batch: policy.fairness.max_jobs_per_tenant_batch,
             tenant_concurrency: policy.tenant_concurrency,
+            slow: SlowBounds::of(policy),
+            slow_taken: 0,
             is_round_robin: policy.fairness.enable_round_robin,
             spent_at: None,
             own_throttles: 0,
@@ -114,6 +127,8 @@ impl Turns {
             on_ring: [false; 3],
             parked: Parked::No,
             running: 0,
+            slow: 0,
+            is_slow: false,
             weight: 1,
             gate,
             round: self.rounds,
@@ -193,7 +208,10 @@ impl Turns {
             return;
         }
         match hold.until {
-            None => tenant.parked = Parked::UntilSettle,
+            None => {
+                tenant.parked = Parked::UntilSettle;
+                self.parked_until_settle += 1;
+            }
             Some(time) => {
                 tenant.parked = Parked::Until(time);
                 self.parked.push(Reverse((time, number)));
@@ -204,7 +222,11 @@ impl Turns {
     /// What keeps a tenant from going now.
     pub(super) fn hold(&self, now: Time, number: u32) -> Option<Hold> {
         let tenant = &self.tenants[number as usize];
-        if tenant.running >= self.tenant_concurrency && self.is_round_robin {
+        let limit = match self.slow {
+            Some(bounds) if tenant.is_slow => bounds.tenant_limit(self.slow_taken),
+            _ => self.tenant_concurrency,
+        };
+        if tenant.running >= limit && self.is_round_robin {
             return Some(Hold { gate: GateKind::TenantConcurrency, until: None });
         }
         tenant.gate.as_ref()?.way(now, tenant.running).hold()
@@ -278,6 +300,16 @@ impl Turns {
         }
     }
 
+    /// One of the tenant's attempts is slow: more of them may be under way now.
+    pub(super) fn found_slow(&mut self, number: u32) {
+        let tenant = &mut self.tenants[number as usize];
+        tenant.slow += 1;
+        tenant.is_slow = true;
+        if tenant.parked == Parked::UntilSettle {
+            self.unpark(number);
+        }
+    }
+
     /// Lets tenants whose moment has come back onto the rings.
     pub(super) fn unpark_due(&mut self, now: Time) {
         while self.next_unpark().is_some_and(|time| time <= now) {
@@ -298,6 +330,11 @@ impl Turns {
         if has_changed && tenant.parked != Parked::No {
             self.unpark(number);
         }
+    }
+
+    /// Whether anybody waits for the end of one of its own attempts.
+    pub(super) fn awaits_end(&self) -> bool {
+        self.parked_until_settle > 0
     }
 
     /// Whether any tenant has a throttle of its own.
@@ -336,7 +373,8 @@ impl Turns {
     }
 
     fn unpark(&mut self, number: u32) {
-        self.tenants[number as usize].parked = Parked::No;
+        let was = std::mem::replace(&mut self.tenants[number as usize].parked, Parked::No);
+        self.parked_until_settle -= u32::from(was == Parked::UntilSettle);
         for priority in Priority::ALL {
             if !self.tenants[number as usize].queues[priority as usize].is_empty() {
                 self.join(number, priority);

@@ -21,7 +21,7 @@ use super::tables::{LIVE, REGISTRY};
 use crate::store::StoreError;
 
 /// The format of all that is in the ledger; a program that knows only others must not touch it.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 const FORMAT_KEY: &str = "format";
 
 impl Shared {
