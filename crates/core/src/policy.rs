@@ -164,6 +164,8 @@ pub struct LanePolicy {
     pub on_exhausted: OnExhausted,
     /// Turns between tenants.
     pub fairness: Fairness,
+    /// Whether a job is urgent among those of its tenant or among all.
+    pub priority_scope: Scope,
     /// The default rules.
     pub dialect: Dialect,
     /// All rules: the lane's own first, then the dialect's.
@@ -207,6 +209,7 @@ impl LanePolicy {
             on_full: OnFull::Refuse,
             on_exhausted: OnExhausted::Dlq,
             fairness: Fairness::default(),
+            priority_scope: Scope::Tenant,
             dialect: Dialect::Http,
             rules: Dialect::Http.rules(),
             dead_letters: DeadLetterPolicy::default(),
@@ -278,6 +281,7 @@ impl LanePolicy {
             )),
             capacity: 100,
             on_full: OnFull::Preempt,
+            priority_scope: Scope::Lane,
             ..LanePolicy::http()
         }
     }

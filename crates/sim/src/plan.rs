@@ -269,6 +269,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         concurrency,
         tenant_concurrency: NO_LIMIT,
         destinations: Destinations::One,
+        priority_scope: Scope::Lane,
         ..LanePolicy::http()
     };
     let throttle = |rng: &mut fastrand::Rng, scope| {

@@ -103,7 +103,7 @@ impl WatchedStore {
         }
         if self.has(Bug::SkipTenant) {
             let favoured = TenantName::new("t1").expect("a tenant name");
-            drop(self.inner.put_tenant(TenantSettings { tenant: favoured, weight: 100 }).await);
+            drop(self.inner.put_tenant(TenantSettings { weight: 100, ..TenantSettings::new(favoured) }).await);
         }
     }
 

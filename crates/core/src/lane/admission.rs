@@ -1,5 +1,5 @@
 //! Admission: who is let into a lane, and who leaves for it.
-//! Invariant: a lane never holds more than its capacity, but for what must get in; a job that is let in stays staged, out of
+//! Invariant: a lane never holds more than its capacity, nor a tenant more than its quota, but for what must get in; a job that is let in stays staged, out of
 //! every claim, until it is durable.
 //! Never: writes anything down.
 
@@ -7,6 +7,7 @@ use super::slab::{ARRIVALS, Entry, NONE, Slot};
 use super::{Lane, Left, Waiting};
 use crate::job::Priority;
 use crate::policy::OnFull;
+use crate::quota::Quota;
 use crate::time::Time;
 
 /// What became of a job that asked to be let in.
@@ -18,6 +19,8 @@ pub enum Admission {
     Preempted(Left),
     /// The lane is full.
     Full,
+    /// Its tenant has all that it may have.
+    OverQuota(Quota),
     /// A job with its id is in the lane; that one stays as it is.
     Duplicate,
 }
@@ -27,6 +30,9 @@ impl Lane {
     pub fn admit(&mut self, job: &Waiting) -> Admission {
         if self.slab.find(job.id).is_some() {
             return Admission::Duplicate;
+        }
+        if let Some(quota) = self.exceeded(job) {
+            return Admission::OverQuota(quota);
         }
         let left = match self.sizes.waiting() < self.policy.capacity {
             true => None,
@@ -79,9 +85,10 @@ impl Lane {
         let mut entry = Entry::new(job.id, tenant, job.priority, job.due, job.expires);
         entry.attempt = job.attempt;
         entry.generation = job.generation;
+        entry.bytes = job.bytes;
         let slot = self.slab.insert(entry);
         self.slab.push_back::<ARRIVALS>(&mut self.arrivals[job.priority as usize], slot);
-        self.sizes.add(&self.slab[slot]);
+        self.count(slot);
         slot
     }
 }

@@ -2,6 +2,7 @@
 //! Invariant: every job given to it is in exactly one place until it is taken out: staged, ready, delayed or running.
 //! Never: holds payloads, reads a clock, sends or stores anything.
 
+mod accounts;
 mod admission;
 mod delays;
 mod explain;
@@ -16,6 +17,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::accounts::Usage;
 pub use self::admission::Admission;
 pub use self::explain::{Explanation, LaneSizes, TenantFigures};
 pub use self::gate::{Gate, GateKind, GateMemory, Hold, Way};
@@ -53,6 +55,8 @@ pub struct Waiting {
     pub attempt: u16,
     /// Replays so far.
     pub generation: u8,
+    /// What its record takes up.
+    pub bytes: u32,
 }
 
 /// A job that left the lane while waiting.
@@ -172,9 +176,9 @@ impl Lane {
     }
 
     fn place(&mut self, slot: Slot, place: Place) {
-        self.sizes.sub(&self.slab[slot]);
+        self.uncount(slot);
         self.slab[slot].place = place;
-        self.sizes.add(&self.slab[slot]);
+        self.count(slot);
     }
 
     /// Takes up to `max` jobs to attempt now.
@@ -269,7 +273,7 @@ impl Lane {
         self.turns.settled(number);
         match next {
             Next::Leave => {
-                self.sizes.sub(&self.slab[slot]);
+                self.uncount(slot);
                 self.slab.remove(slot);
             }
             Next::RetryAt(at) => {
@@ -341,7 +345,7 @@ impl Lane {
         let was_delayed = self.slab[slot].place == Place::Delayed;
         let priority = self.slab[slot].priority;
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
-        self.sizes.sub(&self.slab[slot]);
+        self.uncount(slot);
         let entry = self.slab.remove(slot);
         if was_delayed {
             self.delays.forget(&self.slab);

@@ -53,6 +53,8 @@ pub(super) struct Entry {
     pub(super) expires: Time,
     links: [Link; 2],
     pub(super) tenant: u32,
+    /// What the job's record takes up.
+    pub(super) bytes: u32,
     pub(super) attempt: u16,
     pub(super) generation: u8,
     pub(super) priority: Priority,
@@ -73,6 +75,7 @@ impl Entry {
             expires,
             links: [UNLINKED; 2],
             tenant,
+            bytes: 0,
             attempt: 0,
             generation: 0,
             priority,

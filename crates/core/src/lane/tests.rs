@@ -1,17 +1,20 @@
 //! The promises of the lane machine, one by one; under random histories in `histories`, those of jobs that go past the
 //! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`, those of slow
-//! attempts in `slow`.
+//! attempts in `slow`, those of priorities in `urgent`, those of quotas in `quotas`.
 
 mod histories;
 mod own_throttles;
 mod passing;
+mod quotas;
 mod slow;
+mod urgent;
 
 use std::time::Duration;
 
 use super::*;
 use crate::breaker::{BreakerPolicy, WhenOpen};
 use crate::policy::{Destinations, Fairness, OnFull, ThrottlePolicy};
+use crate::quota::{Quota, Quotas};
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000);
 
@@ -36,6 +39,7 @@ pub(super) fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
         expires: Time::NEVER,
         attempt: 0,
         generation: 0,
+        bytes: 100,
     }
 }
 

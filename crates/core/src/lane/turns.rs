@@ -1,11 +1,13 @@
 //! Turns: which tenant goes next.
-//! Invariant: a tenant with ready jobs is on the ring of their priority unless it is parked; it is served at most
-//! its quantum in a row, then goes to the back. So the front has always waited longest.
+//! Invariant: a tenant with ready jobs is on a ring unless it is parked; it is served at most its quantum in a row, then
+//! goes to the back. So the front has always waited longest. Where priorities count over the whole lane, each has a ring;
+//! where they count within a tenant, all are on the first, and each gives its most urgent job.
 //! Never: searches; choosing costs the same with ten tenants as with a hundred thousand.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use super::accounts::Accounts;
 use super::gate::{Gate, GateKind, Hold};
 use super::slab::{List, NONE, QUEUE, Slab, Slot};
 use super::slow::SlowBounds;
@@ -29,6 +31,8 @@ enum Parked {
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) name: TenantName,
+    /// Where what it takes up is counted.
+    pub(super) account: u32,
     queues: [List; 3],
     on_ring: [bool; 3],
     parked: Parked,
@@ -46,7 +50,7 @@ pub(super) struct Tenant {
     pub(super) consecutive: u32,
 }
 
-/// The tenants in line at one priority.
+/// The tenants in line, of all priorities or of one.
 #[derive(Debug, Default)]
 struct Ring {
     order: VecDeque<u32>,
@@ -58,6 +62,7 @@ struct Ring {
 pub(super) struct Turns {
     pub(super) tenants: Vec<Tenant>,
     by_name: HashMap<TenantName, u32>,
+    pub(super) accounts: Accounts,
     rings: [Ring; 3],
     parked: BinaryHeap<Reverse<(Time, u32)>>,
     /// How many are off the rings until one of their own attempts ends.
@@ -69,6 +74,8 @@ pub(super) struct Turns {
     pub(super) slow: Option<SlowBounds>,
     pub(super) slow_taken: u32,
     is_round_robin: bool,
+    /// Whether a job is urgent within its tenant or over the whole lane.
+    priority_scope: Scope,
     /// Tenants seen for the first time start with their throttle used up at this moment.
     spent_at: Option<Time>,
     /// How many tenants have a throttle of their own.
@@ -80,6 +87,7 @@ impl Turns {
         Turns {
             tenants: Vec::new(),
             by_name: HashMap::new(),
+            accounts: Accounts::default(),
             rings: Default::default(),
             parked: BinaryHeap::new(),
             parked_until_settle: 0,
@@ -89,6 +97,7 @@ impl Turns {
             slow: SlowBounds::of(policy),
             slow_taken: 0,
             is_round_robin: policy.fairness.enable_round_robin,
+            priority_scope: policy.priority_scope,
             spent_at: None,
             own_throttles: 0,
         }
@@ -116,13 +125,14 @@ impl Turns {
         if let Some(&number) = self.by_name.get(name) {
             return number;
         }
-        let number = self.tenants.len() as u32;
+        let (number, account) = (self.tenants.len() as u32, self.accounts.enter(name));
         let mut gate = Gate::new(policy, Scope::Tenant).map(Box::new);
         if let (Some(gate), Some(spent_at)) = (&mut gate, self.spent_at) {
             gate.assume_spent(spent_at);
         }
         self.tenants.push(Tenant {
             name: name.clone(),
+            account,
             queues: [List::EMPTY; 3],
             on_ring: [false; 3],
             parked: Parked::No,
@@ -161,48 +171,65 @@ impl Turns {
         slab.unlink::<QUEUE>(queue, slot);
     }
 
+    /// Where tenants with jobs of a priority stand in line.
+    fn ring(&self, priority: Priority) -> usize {
+        match self.priority_scope {
+            Scope::Lane => priority as usize,
+            Scope::Tenant => 0,
+        }
+    }
+
+    /// A tenant's most urgent job of those that a ring is about.
+    fn head(&self, number: u32, ring: usize) -> Slot {
+        let queues = &self.tenants[number as usize].queues;
+        match self.priority_scope {
+            Scope::Lane => queues[ring].head,
+            Scope::Tenant => queues.iter().map(|queue| queue.head).find(|&head| head != NONE).unwrap_or(NONE),
+        }
+    }
+
     fn join(&mut self, number: u32, priority: Priority) {
+        let ring = self.ring(priority);
         let tenant = &mut self.tenants[number as usize];
-        if tenant.parked == Parked::No && !tenant.on_ring[priority as usize] {
+        if tenant.parked == Parked::No && !tenant.on_ring[ring] {
             if tenant.on_ring == [false; 3] {
                 tenant.round = self.rounds;
             }
-            tenant.on_ring[priority as usize] = true;
-            self.rings[priority as usize].order.push_back(number);
+            tenant.on_ring[ring] = true;
+            self.rings[ring].order.push_back(number);
         }
     }
 
     /// The next job by priority and turn, still on its queue. Tenants that may not go are parked on the way.
     pub(super) fn front(&mut self, now: Time) -> Option<Slot> {
-        Priority::ALL.into_iter().find_map(|priority| self.front_of(now, priority))
+        (0..self.rings.len()).find_map(|ring| self.front_of(now, ring))
     }
 
-    fn front_of(&mut self, now: Time, priority: Priority) -> Option<Slot> {
-        while let Some(&number) = self.rings[priority as usize].order.front() {
-            let head = self.tenants[number as usize].queues[priority as usize].head;
+    fn front_of(&mut self, now: Time, ring: usize) -> Option<Slot> {
+        while let Some(&number) = self.rings[ring].order.front() {
+            let head = self.head(number, ring);
             if head == NONE {
-                self.leave(priority);
+                self.leave(ring);
                 continue;
             }
             match self.hold(now, number) {
                 None => return Some(head),
-                Some(hold) => self.park(number, priority, hold),
+                Some(hold) => self.park(number, ring, hold),
             }
         }
         None
     }
 
     /// Takes the front of a ring off it.
-    fn leave(&mut self, priority: Priority) {
-        let ring = &mut self.rings[priority as usize];
-        ring.left = 0;
-        if let Some(number) = ring.order.pop_front() {
-            self.tenants[number as usize].on_ring[priority as usize] = false;
+    fn leave(&mut self, ring: usize) {
+        self.rings[ring].left = 0;
+        if let Some(number) = self.rings[ring].order.pop_front() {
+            self.tenants[number as usize].on_ring[ring] = false;
         }
     }
 
-    fn park(&mut self, number: u32, priority: Priority, hold: Hold) {
-        self.leave(priority);
+    fn park(&mut self, number: u32, ring: usize, hold: Hold) {
+        self.leave(ring);
         let tenant = &mut self.tenants[number as usize];
         if tenant.parked != Parked::No {
             return;
@@ -240,8 +267,8 @@ impl Turns {
     /// Counts the job that [`Turns::front`] gave as this tenant's turn.
     pub(super) fn serve(&mut self, now: Time, tenant: u32, priority: Priority) {
         let owner = self.queue_owner(tenant) as usize;
-        let quantum = self.quantum(owner as u32);
-        let ring = &mut self.rings[priority as usize];
+        let (quantum, place) = (self.quantum(owner as u32), self.ring(priority));
+        let ring = &mut self.rings[place];
         if ring.left == 0 {
             ring.left = quantum;
             self.rounds += 1;
@@ -249,10 +276,10 @@ impl Turns {
         }
         ring.left -= 1;
         let is_over = ring.left == 0;
-        if self.tenants[owner].queues[priority as usize].is_empty() {
-            self.leave(priority);
+        if self.head(owner as u32, place) == NONE {
+            self.leave(place);
         } else if is_over {
-            ring.order.rotate_left(1);
+            self.rings[place].order.rotate_left(1);
         }
         self.tenants[owner].round = self.rounds;
         let tenant = &mut self.tenants[tenant as usize];
@@ -270,8 +297,8 @@ impl Turns {
         let queue = &mut self.tenants[owner as usize].queues[priority as usize];
         slab.unlink::<QUEUE>(queue, slot);
         slab.push_front::<QUEUE>(queue, slot);
-        let quantum = self.quantum(owner);
-        let ring = &mut self.rings[priority as usize];
+        let (quantum, ring) = (self.quantum(owner), self.ring(priority));
+        let ring = &mut self.rings[ring];
         // It went to the back just now: few can have come since.
         match ring.order.iter().rposition(|&other| other == owner) {
             // Whoever is alone begins its next turn at once.
@@ -345,26 +372,33 @@ impl Turns {
     /// About the next `max` jobs to be claimed, in about that order: turns as they stand now, and nobody held.
     pub(super) fn upcoming(&self, slab: &Slab, max: usize) -> Vec<Slot> {
         let mut upcoming = Vec::with_capacity(max);
-        for priority in Priority::ALL {
-            let of_ring = self.rings[priority as usize].order.iter().take(max).map(|&number| {
-                let tenant = &self.tenants[number as usize];
-                (tenant.queues[priority as usize].head, self.batch.saturating_mul(tenant.weight).max(1))
-            });
-            let mut heads: Vec<(Slot, u32)> = of_ring.collect();
+        for (place, ring) in self.rings.iter().enumerate() {
+            let of_ring = ring.order.iter().take(max).map(|&number| (number, self.head(number, place)));
+            let mut heads: Vec<(u32, Slot)> = of_ring.collect();
             while !heads.is_empty() && upcoming.len() < max {
-                heads.retain_mut(|(head, turn)| {
-                    for _ in 0..*turn {
+                heads.retain_mut(|(number, head)| {
+                    for _ in 0..self.quantum(*number) {
                         if *head == NONE || upcoming.len() == max {
                             break;
                         }
                         upcoming.push(*head);
-                        *head = slab.after::<QUEUE>(*head);
+                        *head = self.behind(slab, *number, *head);
                     }
                     *head != NONE
                 });
             }
         }
         upcoming
+    }
+
+    /// The job of a tenant that follows one of its ready jobs.
+    fn behind(&self, slab: &Slab, number: u32, slot: Slot) -> Slot {
+        let next = slab.after::<QUEUE>(slot);
+        if next != NONE || self.priority_scope == Scope::Lane {
+            return next;
+        }
+        let less_urgent = &self.tenants[number as usize].queues[slab[slot].priority as usize + 1..];
+        less_urgent.iter().map(|queue| queue.head).find(|&head| head != NONE).unwrap_or(NONE)
     }
 
     /// Whether one tenant can be held back while others go.

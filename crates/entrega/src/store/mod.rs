@@ -183,8 +183,10 @@ pub trait Registry: Send + Sync + 'static {
     /// The key with this hash. Asked on every request: answers from memory.
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>>;
 
-    /// Sets a tenant's weight.
+    /// Sets a tenant's weight and quotas.
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError>;
+    /// What is set for a tenant. Asked on every request: answers from memory.
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings;
     /// The figures of all tenants, one row per tenant and lane.
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError>;
 

@@ -46,6 +46,7 @@ impl Channel for Destinations {
             calls.1 = calls.1.max(calls.0);
         }
         let hangs = claimed.job.tenant.as_str().starts_with(self.hanging);
+        // reason: this is how long the destination takes, in time that is simulated.
         tokio::time::sleep(if hangs { self.hang_for } else { ANSWERS_IN }).await;
         self.calls.lock().0 -= 1;
         if !hangs {

@@ -143,6 +143,9 @@ pub(super) struct PolicyRow {
     destinations: Destinations,
     /// Attempts without a slot at once, at most; 0 with one destination.
     slow_max: u32,
+    /// Whether a job is urgent within its tenant or over the whole lane.
+    #[schema(value_type = schema::GateScope)]
+    priority_scope: Scope,
     /// Limit on starts.
     #[schema(required = true)]
     throttle: Option<ThrottleRow>,
@@ -264,6 +267,7 @@ impl From<&LanePolicy> for PolicyRow {
             tenant_concurrency: policy.tenant_concurrency,
             destinations: policy.destinations,
             slow_max: SlowBounds::of(policy).map_or(0, |bounds| bounds.max),
+            priority_scope: policy.priority_scope,
             throttle,
             breaker,
             cadence,

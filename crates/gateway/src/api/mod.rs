@@ -32,6 +32,7 @@ mod page;
 mod problem;
 mod proxy;
 mod query;
+mod rates;
 mod replays;
 mod requests;
 mod schema;
@@ -58,6 +59,7 @@ pub use self::openapi::openapi;
 pub use self::server::{ServerLimits, serve};
 
 use self::problem::ApiError;
+use self::rates::RequestRates;
 use entrega::engine::Engine;
 use entrega::store::{ApiKey, KeyScope};
 
@@ -99,6 +101,8 @@ struct Api {
     limits: ServerLimits,
     /// Room for bodies that are larger than most.
     large_bodies: Arc<Semaphore>,
+    /// Calls of tenants with a limit.
+    rates: RequestRates,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,
 }
@@ -120,6 +124,7 @@ impl Api {
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
+            rates: RequestRates::default(),
             limits,
             shutdown,
         }

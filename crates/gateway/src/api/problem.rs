@@ -196,6 +196,7 @@ const NO_TRANSPORT: Kind =
 const NOT_FETCHED: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:not-fetched", "What SNS points to could not be used");
 const UNTRUSTED: Kind = (StatusCode::FORBIDDEN, "urn:entrega:problem:untrusted", "The notification is not trusted");
+const QUOTA: Kind = (StatusCode::TOO_MANY_REQUESTS, "urn:entrega:problem:quota", "The tenant is over a quota");
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
@@ -255,6 +256,7 @@ impl ApiError {
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::OverQuota { .. }) => QUOTA,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
@@ -269,6 +271,7 @@ impl ApiError {
             ApiError::Invalid { field, detail } => one(field, detail.clone()),
             ApiError::Refused(Refusal::Invalid { field, problem }) => one(field, problem.clone()),
             ApiError::NotAsked(NotAsked::Bad(bad)) => one(&bad.field, bad.problem.clone()),
+            ApiError::Refused(refusal @ Refusal::OverQuota { quota, .. }) => one(quota.as_str(), refusal.to_string()),
             ApiError::Refused(Refusal::Store(error @ StoreError::UnknownLane { .. })) => one("lane", error.to_string()),
             _ => Vec::new(),
         }
@@ -363,7 +366,7 @@ impl IntoResponse for ApiError {
             ApiError::UnknownKey => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
             }
-            ApiError::Refused(Refusal::Full { retry_after, .. }) => {
+            ApiError::Refused(Refusal::Full { retry_after, .. } | Refusal::OverQuota { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
             }
             ApiError::BeingMade { for_another } => {

@@ -93,6 +93,10 @@ impl Registry for WatchedStore {
         self.inner.key_by_hash(hash)
     }
 
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.inner.tenant_settings(tenant)
+    }
+
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
         self.inner.put_tenant(tenant).await
     }

@@ -75,6 +75,7 @@ fn passing_policy() -> LanePolicy {
         throttle: Some(ThrottlePolicy { max_requests: 3, per: WINDOW, scope: Scope::Lane }),
         breaker: Some((BreakerPolicy { when_open: WhenOpen::Pass, ..breaker(3, 300, 500) }, Scope::Lane)),
         cadence: Some(CadencePolicy::starting_at(Duration::from_millis(30))),
+        priority_scope: Scope::Lane,
         ..gated_policy()
     }
 }
@@ -142,6 +143,10 @@ impl Observed {
                         assert!(self.waiting.insert(new.id));
                     }
                     Admission::Full => assert!(lane.sizes().waiting() >= 20, "refused with room left"),
+                    Admission::OverQuota(quota) => {
+                        let of_tenant = lane.usage(&new.tenant);
+                        assert!(quota == Quota::Places && of_tenant.places >= 18, "{of_tenant:?} is within {quota:?}");
+                    }
                     Admission::Duplicate => panic!("{} is new", new.id),
                 }
             }

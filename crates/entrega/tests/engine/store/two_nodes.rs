@@ -178,6 +178,10 @@ impl Registry for TwoNodes {
         self.owner.keys().await
     }
 
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.owner.tenant_settings(tenant)
+    }
+
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
         self.owner.put_tenant(tenant).await
     }

@@ -41,7 +41,7 @@ struct Key {
 }
 
 /// Every key, in the order in which they are read: what another depends on comes before it.
-const KEYS: [Key; 17] = [
+const KEYS: [Key; 18] = [
     Key {
         name: "channel",
         read: |draft, given| given.choice(&channels()).map(|product| *draft = Draft::of(product)),
@@ -71,6 +71,11 @@ const KEYS: [Key; 17] = [
         name: "destinations",
         read: |draft, given| given.choice(&DESTINATIONS).map(|destinations| draft.destinations = Some(destinations)),
         print: |lane| word(&DESTINATIONS, lane.destinations),
+    },
+    Key {
+        name: "priority_scope",
+        read: |draft, given| given.choice(&gates::SCOPES).map(|scope| draft.policy.priority_scope = scope),
+        print: |lane| word(&gates::SCOPES, lane.priority_scope),
     },
     Key {
         name: "retry",
