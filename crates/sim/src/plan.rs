@@ -292,6 +292,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         throttle: throttle(rng, Scope::Lane),
         rules: LanePolicy::mail().rules,
         dialect: LanePolicy::mail().dialect,
+        priority_scope: Scope::Tenant,
         ..base.clone()
     };
     let events = LanePolicy { timeout: ms(1_000), ..LanePolicy::events() };
