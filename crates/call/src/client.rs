@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use entrega_core::outcome::Answer;
+use http::Request;
 use http::header::RETRY_AFTER;
-use http::{Method, Request};
 use tokio::time::{Instant, sleep_until};
 
 use crate::address::AddressFilter;
@@ -20,9 +20,10 @@ use crate::clock::Clock;
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
 use crate::gate::Later;
+use crate::method::check_method;
 use crate::parse_retry_after;
 use crate::pool::PoolLimits;
-use crate::resolve::{Resolve, SystemResolver};
+use crate::resolve::{NameResolver, Resolve};
 use crate::tls::Connector;
 use crate::wire::Wire;
 
@@ -41,6 +42,9 @@ pub struct ClientConfig {
     pub idle_per_host_max: usize,
     /// How many idle connections are kept in all. Where one is too many, the one that has been idle longest is closed.
     pub idle_max: usize,
+    /// How many connections are open in all, idle ones included. A call that needs one more closes the one that has been idle
+    /// longest, or waits for one to end.
+    pub connections_max: usize,
     /// How long an idle connection is kept.
     pub idle_timeout: Duration,
     /// How long look-up, connect and TLS may take together. The deadline of a call holds as well.
@@ -53,11 +57,12 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             filter: AddressFilter::default(),
-            resolver: Arc::new(SystemResolver),
+            resolver: Arc::new(NameResolver::default()),
             extra_ca_pem: None,
             answer_bytes_max: 64 * 1024,
             idle_per_host_max: 256,
             idle_max: 1024,
+            connections_max: 8192,
             idle_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
             clock: Clock::system(),
@@ -85,7 +90,7 @@ enum Way {
 
 #[derive(Debug)]
 struct Shared {
-    way: Way,
+    way: Arc<Way>,
     filter: Arc<AddressFilter>,
     answer_bytes_max: usize,
     clock: Clock,
@@ -105,7 +110,7 @@ impl Client {
             total_max: config.idle_max,
             timeout: config.idle_timeout,
         };
-        let way = Way::Wire(Wire::new(connector, limits));
+        let way = Arc::new(Way::Wire(Wire::new(connector, limits, config.connections_max)));
         Ok(Self {
             shared: Arc::new(Shared { way, filter, answer_bytes_max: config.answer_bytes_max, clock: config.clock }),
         })
@@ -115,8 +120,16 @@ impl Client {
     #[must_use]
     pub fn over(exchange: Arc<dyn Exchange>, clock: Clock) -> Self {
         let ClientConfig { filter, answer_bytes_max, .. } = ClientConfig::default();
-        let way = Way::Given(exchange);
+        let way = Arc::new(Way::Given(exchange));
         Self { shared: Arc::new(Shared { way, filter: Arc::new(filter), answer_bytes_max, clock }) }
+    }
+
+    /// The same client, with the same connections, that keeps another amount of an answer's body.
+    #[must_use]
+    pub fn keeping(&self, answer_bytes_max: usize) -> Self {
+        let Shared { way, filter, clock, .. } = &*self.shared;
+        let (way, filter, clock) = (Arc::clone(way), Arc::clone(filter), clock.clone());
+        Self { shared: Arc::new(Shared { way, filter, answer_bytes_max, clock }) }
     }
 
     /// Sends `request` and reads its answer, all before `deadline`. Any status is an answer.
@@ -126,17 +139,37 @@ impl Client {
     /// # Errors
     /// [`CallError`] when there is no whole answer.
     pub async fn call(&self, request: Request<Bytes>, deadline: Instant) -> Result<Answer, CallError> {
-        self.shared.filter.check_url(request.uri())?;
-        if request.method() == Method::CONNECT {
-            return Err(RequestProblem::Tunnel.into());
-        }
+        self.exchange(None, request, deadline).await
+    }
 
-        let answer = match &self.shared.way {
-            Way::Wire(wire) => wire.exchange(request, self.shared.answer_bytes_max, deadline).await?,
+    /// The same for a tenant: what all calls share is divided, so that none of them uses it up.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no whole answer.
+    pub async fn call_for(
+        &self,
+        tenant: &str,
+        request: Request<Bytes>,
+        deadline: Instant,
+    ) -> Result<Answer, CallError> {
+        self.exchange(Some(tenant), request, deadline).await
+    }
+
+    pub(crate) async fn exchange(
+        &self,
+        tenant: Option<&str>,
+        request: Request<Bytes>,
+        deadline: Instant,
+    ) -> Result<Answer, CallError> {
+        self.shared.filter.check_url(request.uri())?;
+        check_method(request.method()).map_err(RequestProblem::from)?;
+
+        let answer = match &*self.shared.way {
+            Way::Wire(wire) => wire.exchange(tenant, request, self.shared.answer_bytes_max, deadline).await?,
             Way::Given(given) => before(deadline, given.exchange(request)).await?,
         };
         let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.now().as_millis()));
+        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.wall().as_millis()));
         Ok(Answer { retry_after, ..answer })
     }
 }

@@ -37,13 +37,13 @@ impl TcpConnector {
         Self { filter, resolver }
     }
 
-    pub(crate) async fn open(&self, origin: &Origin) -> Result<TcpStream, CallError> {
+    pub(crate) async fn open(&self, origin: &Origin, tenant: Option<&str>) -> Result<TcpStream, CallError> {
         let (host, port) = (origin.host(), origin.port());
         if let Some(address) = literal_ip(host) {
             self.filter.check_ip(address)?;
             return open(SocketAddr::new(address, port)).await;
         }
-        let found = self.resolver.look_up(host).await.map_err(|source| unresolved(host, source))?;
+        let found = self.resolver.look_up_for(host, tenant).await.map_err(|source| unresolved(host, source))?;
         let resolved = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
         open_any(&permitted(&self.filter, host, resolved)?, open).await
     }
@@ -115,7 +115,7 @@ mod tests {
 
     async fn connect(filter: AddressFilter, url: String) -> Result<SocketAddr, CallError> {
         let connector = TcpConnector::new(Arc::new(filter), Arc::new(SystemResolver));
-        let stream = connector.open(&Origin::split(url.parse().unwrap()).unwrap().0).await?;
+        let stream = connector.open(&Origin::split(url.parse().unwrap()).unwrap().0, None).await?;
         assert!(stream.nodelay().unwrap());
         Ok(stream.peer_addr().unwrap())
     }
@@ -186,7 +186,7 @@ mod tests {
         let connector = TcpConnector::new(Arc::new(filter(&["127.0.0.2/32"])), resolver.clone());
         let origin = Origin::split(format!("http://fickle.example:{port}/").parse().unwrap()).unwrap().0;
         for attempt in 0..10 {
-            match connector.open(&origin).await {
+            match connector.open(&origin, None).await {
                 Ok(stream) => assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap()),
                 Err(error) => assert_eq!((error.code(), attempt % 2), ("forbidden_address", 1)),
             }

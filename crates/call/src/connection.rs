@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::rt::Write;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::coop::{has_budget_remaining, unconstrained};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -37,6 +38,8 @@ pub(crate) struct Connection {
     /// Kept from call to call: to put a timer off costs next to nothing, to start and stop one takes the runtime's lock
     /// both times.
     alarm: Pin<Box<Sleep>>,
+    /// Its place among the connections that may be open.
+    _place: OwnedSemaphorePermit,
 }
 
 /// Why a request has no answer.
@@ -58,10 +61,15 @@ pub(crate) struct Late;
 
 impl Connection {
     /// Speaks HTTP/1.1 to `origin` on a stream that leads there, until `deadline`.
-    pub(crate) async fn start(origin: &Origin, stream: Stream, deadline: Instant) -> hyper::Result<Connection> {
+    pub(crate) async fn start(
+        origin: &Origin,
+        stream: Stream,
+        place: OwnedSemaphorePermit,
+        deadline: Instant,
+    ) -> hyper::Result<Connection> {
         let (sender, http) = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(stream).await?;
         let (host, alarm) = (origin.host_header(), Box::pin(sleep_until(deadline)));
-        Ok(Connection { sender, http: Some(http), has_ended: false, is_watched: false, host, alarm })
+        Ok(Connection { sender, http: Some(http), has_ended: false, is_watched: false, host, alarm, _place: place })
     }
 
     /// Gives it another deadline.
@@ -178,8 +186,11 @@ fn unheard() -> Context<'static> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use hyper_util::rt::TokioIo;
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::Semaphore;
     use tokio::task::coop::consume_budget;
     use tokio::time::timeout;
     use tokio_util::either::Either;
@@ -196,7 +207,8 @@ mod tests {
         let (origin, _) = Origin::split("http://a/".parse().unwrap()).unwrap();
         let clock = Clock::system();
         let deadline = clock.instant(clock.now() + std::time::Duration::from_secs(3600));
-        let started = Connection::start(&origin, TokioIo::new(Either::Left(stream)), deadline).await;
+        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let started = Connection::start(&origin, TokioIo::new(Either::Left(stream)), place, deadline).await;
         let mut connection = started.unwrap();
         let long = async {
             for _ in 0..1000 {

@@ -13,6 +13,7 @@ use rustls::pki_types::pem;
 use thiserror::Error;
 
 use crate::address::ForbiddenAddress;
+use crate::method::MethodProblem;
 use crate::url::UrlProblem;
 
 /// A cause from below. Shared, because errors are kept and told on, and causes cannot be cloned.
@@ -90,9 +91,9 @@ pub enum RequestProblem {
     /// Its URL must not be called.
     #[error(transparent)]
     Url(UrlProblem),
-    /// `CONNECT` asks for a tunnel, not for an answer.
-    #[error("the method CONNECT opens a tunnel and is not supported")]
-    Tunnel,
+    /// Its method is none that may be used.
+    #[error(transparent)]
+    Method(#[from] MethodProblem),
     /// The HTTP client refused it.
     #[error("the HTTP client refused it")]
     Refused(#[source] Cause),

@@ -85,7 +85,7 @@
 //! - `trace`: `traceparent`.
 //! - `retry`: [`with_retry`]: policies, classifiers, ends, log lines.
 //! - `gate`: what every attempt passes: throttle, breaker, retry budget.
-//! - `headers`: which headers a caller may set, checked when work is accepted.
+//! - `headers`, `method`: which headers and methods a caller may set, checked when work is accepted.
 //! - `url`: which URLs may be called, checked when work is accepted and again on every call.
 //! - `client`: the call itself: what it may do, and its deadline.
 //! - `wire`: a request and its answer over a connection from the `pool`, or a new one to its `origin`.
@@ -96,6 +96,7 @@
 //! - `answer`: reading the answer up to its cap.
 //! - `error`: everything that can go wrong with a call.
 //! - `retry_after`: what a destination asks for in `Retry-After`.
+//! - `shares`: what tenants have in common, and none can have alone.
 //! - `clock` and `chance`: the only places that read time and draw chance.
 //!
 //! Deliberately absent: redirects, decompression, cookies, proxies, HTTP/2. [`Client`] itself never repeats a request
@@ -112,11 +113,13 @@ mod connection;
 mod error;
 mod gate;
 mod headers;
+mod method;
 mod origin;
 mod pool;
 mod resolve;
 mod retry;
 mod retry_after;
+mod shares;
 mod tls;
 mod trace;
 mod url;
@@ -125,7 +128,7 @@ mod wire;
 pub use address::{AddressFilter, ForbiddenAddress};
 pub use api::{
     ApiClient, ApiClientError, ApiConfig, ApiError, ApiRequest, ApiThrottle, BadBaseUrl, BadCredentials, BaseUrl,
-    Credentials, PathProblem, Reply, USER_HEADER,
+    Credentials, PathProblem, Reply, USER_HEADER, check_path,
 };
 pub use chance::Chance;
 pub use client::{Client, ClientConfig, Exchange};
@@ -135,6 +138,7 @@ pub use entrega_core::breaker::{BreakerPolicy, BreakerState};
 pub use entrega_core::classify::{Rule, Statuses, Verdict};
 pub use entrega_core::dialect::Dialect;
 pub use entrega_core::idempotency::{BadKey, IdempotencyKey};
+pub use entrega_core::lane::{GateKind, Hold};
 pub use entrega_core::outcome::Answer;
 pub use entrega_core::outcome::Lesson;
 pub use entrega_core::rate_limit::RateLimit;
@@ -144,14 +148,16 @@ pub use entrega_core::webhook;
 pub use error::{CallError, ClientError, RequestProblem, with_causes};
 pub use gate::{
     BreakerGate, BreakerOpen, BudgetGate, Gates, Later, OnThrottleTimeout, Passage, SharedGate, SharedTurn,
-    SharedTurns, SharedWait, ThrottleGate, ThrottleWait, Turn,
+    SharedTurns, SharedWait, ThrottleGate, ThrottleWait,
 };
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
-pub use resolve::{LookUp, Resolve, SystemResolver};
+pub use method::{MethodProblem, check_method};
+pub use resolve::{LookUp, NameLimits, NameResolver, Resolve, SystemResolver};
 pub use retry::{
     AttemptContext, AttemptEnded, AttemptError, Classifier, Completed, Description, GaveUp, GivenUp, Judgement,
     LogFields, Observer, Operation, Retrier, RetryPolicy, Rules, Stopped, ThrottleWaited, Waiting, with_retry,
 };
 pub use retry_after::{RETRY_AFTER_MAX, parse_retry_after};
+pub use shares::{Share, Shares};
 pub use trace::{BadTraceParent, TraceParent};
 pub use url::{URL_BYTES_MAX, UrlProblem};

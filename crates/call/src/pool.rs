@@ -69,6 +69,12 @@ impl<C: Send + 'static> Pool<C> {
         let _too_many = self.put(idle);
     }
 
+    /// Closes the connection that has waited longest, if any waits.
+    pub(crate) fn close_oldest(&self) {
+        // Closed after the lock is free again.
+        let _oldest = self.waiting().remove_oldest();
+    }
+
     fn put(self: &Arc<Self>, idle: Idle<C>) -> Option<Idle<C>> {
         let PoolLimits { per_origin_max, total_max, .. } = self.limits;
         if per_origin_max == 0 || total_max == 0 {

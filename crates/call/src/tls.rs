@@ -35,12 +35,12 @@ impl Connector {
         Ok(Self { tcp, tls: Arc::new(tls_config(extra_ca_pem)?), timeout })
     }
 
-    pub(crate) async fn open(&self, origin: &Origin) -> Result<Stream, CallError> {
+    pub(crate) async fn open(&self, origin: &Origin, tenant: Option<&str>) -> Result<Stream, CallError> {
         let opened = async {
             if origin.is_tls() {
-                self.open_tls(origin).await.map(Either::Right)
+                self.open_tls(origin, tenant).await.map(Either::Right)
             } else {
-                self.tcp.open(origin).await.map(Either::Left)
+                self.tcp.open(origin, tenant).await.map(Either::Left)
             }
         };
         match timeout(self.timeout, opened).await {
@@ -49,12 +49,12 @@ impl Connector {
         }
     }
 
-    async fn open_tls(&self, origin: &Origin) -> Result<TlsStream<TcpStream>, CallError> {
+    async fn open_tls(&self, origin: &Origin, tenant: Option<&str>) -> Result<TlsStream<TcpStream>, CallError> {
         let host = origin.host();
         let failed = |source| CallError::Tls { host: host.to_owned(), source };
         let name = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|error| failed(Arc::new(error)))?;
-        let stream = self.tcp.open(origin).await?;
+        let stream = self.tcp.open(origin, tenant).await?;
         let agreed = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
         agreed.map_err(|error| failed(Arc::new(error)))
     }

@@ -1,16 +1,18 @@
 //! The wire: a request out and its answer back over a connection, kept or new, before a deadline.
 //! Invariant: a request goes to another connection only while none of its bytes may have left; a connection is kept only
-//! after an answer that was read to its end.
+//! after an answer that was read to its end. No more are open than allowed: none idles while a call waits for room.
 //! Never: sends what comes too late.
 
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, Version};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use entrega_core::outcome::Answer;
@@ -40,18 +42,33 @@ const DRAIN_MARGIN: Duration = Duration::from_millis(20);
 pub(crate) struct Wire {
     connector: Connector,
     pool: Arc<Pool<Box<Connection>>>,
+    /// Room for connections; each takes one place with it.
+    room: Arc<Semaphore>,
+    /// Calls that wait for room.
+    waiting: AtomicUsize,
     clock: Clock,
 }
 
+/// A call that waits for room, until this is dropped.
+struct InLine<'a>(&'a AtomicUsize);
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Wire {
-    pub(crate) fn new(connector: Connector, limits: PoolLimits) -> Wire {
+    pub(crate) fn new(connector: Connector, limits: PoolLimits, connections_max: usize) -> Wire {
         let clock = Clock::system();
-        Wire { connector, pool: Pool::new(limits, clock.clone()), clock }
+        let room = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        Wire { connector, pool: Pool::new(limits, clock.clone()), room, waiting: AtomicUsize::new(0), clock }
     }
 
     /// Sends `request` and reads its answer up to `bytes_max`.
     pub(crate) async fn exchange(
         &self,
+        tenant: Option<&str>,
         request: Request<Bytes>,
         bytes_max: usize,
         deadline: Instant,
@@ -61,7 +78,7 @@ impl Wire {
             return Err(CallError::Timeout);
         }
         let (origin, request) = prepare(request)?;
-        let (mut connection, response) = self.send(&origin, request, deadline).await?;
+        let (mut connection, response) = self.send(&origin, tenant, request, deadline).await?;
         let read = connection.drive(answer::read(response, bytes_max)).await.map_err(|Late| CallError::Timeout)?;
         let (answer, rest) = read.map_err(|error| CallError::Aborted { source: Arc::new(error) })?;
         if let Some(rest) = rest {
@@ -71,6 +88,10 @@ impl Wire {
         }
         if connection.is_idle() {
             self.pool.check_in(origin, connection);
+            // Asked after it is there: whoever begins to wait later closes it by itself.
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                self.pool.close_oldest();
+            }
         }
         Ok(answer)
     }
@@ -78,6 +99,7 @@ impl Wire {
     async fn send(
         &self,
         origin: &Origin,
+        tenant: Option<&str>,
         mut request: Request<Full<Bytes>>,
         deadline: Instant,
     ) -> Result<(Box<Connection>, Response<Incoming>), CallError> {
@@ -90,12 +112,28 @@ impl Wire {
                 Err(error) => return Err(error.into()),
             }
         }
-        let opened = timeout_at(deadline, self.connector.open(origin)).await;
-        let stream = opened.map_err(|_elapsed| CallError::Timeout)??;
-        let started = Connection::start(origin, stream, deadline).await;
+        // Apart, because most calls find a kept connection: a future with all of name look-up, connect and TLS in it has
+        // several kilobytes.
+        let opened = Box::pin(timeout_at(deadline, async {
+            let place = self.place().await;
+            self.connector.open(origin, tenant).await.map(|stream| (place, stream))
+        }));
+        let (place, stream) = opened.await.map_err(|_elapsed| CallError::Timeout)??;
+        let started = Connection::start(origin, stream, place, deadline).await;
         let mut connection = Box::new(started.map_err(SendError::Lost)?);
         let response = connection.send(request).await?;
         Ok((connection, response))
+    }
+
+    /// Room for one more connection, at the cost of the one that has been idle longest.
+    async fn place(&self) -> OwnedSemaphorePermit {
+        if let Ok(place) = Arc::clone(&self.room).try_acquire_owned() {
+            return place;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _in_line = InLine(&self.waiting);
+        self.pool.close_oldest();
+        Arc::clone(&self.room).acquire_owned().await.expect("nobody closes the semaphore")
     }
 
     /// How long an answer that is there may be held up for the sake of its connection.

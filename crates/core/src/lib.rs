@@ -43,6 +43,7 @@ pub mod policy;
 pub mod quota;
 pub mod rate_limit;
 pub mod retry_budget;
+pub mod sender;
 pub mod throttle;
 pub mod time;
 pub mod trace;

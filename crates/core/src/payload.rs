@@ -43,6 +43,11 @@ impl Payload {
         Payload { kind: Kind::new(C::KIND), content: content.into() }
     }
 
+    /// A payload out of a record that was written from one; `None` if no product can have that name.
+    pub fn kept(kind: &str, content: Bytes) -> Option<Payload> {
+        Some(Payload { kind: Kind::try_new(kind)?, content })
+    }
+
     /// Bytes for a channel that a program brought along; only that channel reads them.
     pub fn opaque(content: impl Into<Bytes>) -> Payload {
         Payload { kind: Kind::new("opaque"), content: content.into() }
@@ -60,8 +65,13 @@ impl Payload {
 
     /// What a product put in.
     pub fn read<C: Content>(&self) -> Result<C, BadPayload> {
-        let bad = || BadPayload { wanted: C::KIND, found: self.kind().to_owned() };
-        match self.kind() == C::KIND {
+        self.view(C::KIND)
+    }
+
+    /// What the product of that name put in, in a form that may borrow from the payload instead of copying.
+    pub fn view<'a, V: Deserialize<'a>>(&'a self, wanted: &'static str) -> Result<V, BadPayload> {
+        let bad = || BadPayload { wanted, found: self.kind().to_owned() };
+        match self.kind() == wanted {
             true => postcard::from_bytes(&self.content).map_err(|_| bad()),
             false => Err(bad()),
         }

@@ -6,9 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{LanePolicy, OnFull};
 
-/// Calls of one tenant that may wait for something at once, unless an operator said otherwise.
-pub const WAITING_CALLS: u32 = 256;
-
 /// What an operator set for one tenant; nothing set means the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -30,8 +27,6 @@ pub struct Quotas {
 pub enum Quota {
     /// Waiting jobs in a lane.
     Places,
-    /// Calls that wait.
-    WaitingCalls,
     /// Bytes that are kept.
     StoredBytes,
     /// Calls of the API.
@@ -39,13 +34,12 @@ pub enum Quota {
 }
 
 impl Quota {
-    /// The word for it, as in the settings of a tenant.
+    /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Quota::Places => "places",
-            Quota::WaitingCalls => "waitingCalls",
-            Quota::StoredBytes => "storedBytes",
-            Quota::RequestsPerSecond => "requestsPerSecond",
+            Quota::StoredBytes => "stored_bytes",
+            Quota::RequestsPerSecond => "requests_per_second",
         }
     }
 }
@@ -65,11 +59,6 @@ impl Quotas {
     pub fn dead_letters_in(&self, policy: &LanePolicy) -> u32 {
         self.dead_letters.unwrap_or(policy.dead_letters.cap.div_ceil(2))
     }
-
-    /// How many of its calls may wait.
-    pub fn waiting_calls(&self) -> u32 {
-        self.waiting_calls.unwrap_or(WAITING_CALLS)
-    }
 }
 
 #[cfg(test)]
@@ -81,7 +70,7 @@ mod tests {
         let quotas = Quotas::default();
         let (http, proxy) = (LanePolicy::http(), LanePolicy::proxy());
         assert_eq!((quotas.places_in(&http), quotas.places_in(&proxy)), (90_000, 100));
-        assert_eq!((quotas.dead_letters_in(&http), quotas.waiting_calls()), (5_000, 256));
+        assert_eq!(quotas.dead_letters_in(&http), 5_000);
         let small = LanePolicy { capacity: 3, ..LanePolicy::http() };
         assert_eq!(quotas.places_in(&small), 3, "a tenth of less than ten is nothing");
         let set = Quotas { places: Some(7), dead_letters: Some(20_000), ..Quotas::default() };

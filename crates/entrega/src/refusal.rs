@@ -43,6 +43,14 @@ pub enum Refusal {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The tenant is bound to other senders.
+    #[error("from: this tenant may not send as {from}; it may send as {allowed}")]
+    OtherSender {
+        /// Whom the mail was to be from.
+        from: String,
+        /// Whom it may be from.
+        allowed: String,
+    },
     /// The key was used for something else.
     #[error("Idempotency-Key: this key was used for another request; use a new key, or send the same request again")]
     KeyReused,

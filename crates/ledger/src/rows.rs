@@ -64,6 +64,16 @@ impl Rows {
         (0..self.len()).map(|row| self.row(row))
     }
 
+    /// Keys and values, in order. The values share the one piece of memory, and keep it.
+    pub fn into_shared(self) -> impl Iterator<Item = (Bytes, Bytes)> {
+        let bytes = Bytes::from(self.bytes);
+        self.ends.into_iter().scan(0, move |start, (key_end, end)| {
+            let row = (bytes.slice(*start..key_end), bytes.slice(key_end..end));
+            *start = end;
+            Some(row)
+        })
+    }
+
     /// The last key.
     pub fn last_key(&self) -> Option<&[u8]> {
         self.len().checked_sub(1).map(|last| self.row(last).0)

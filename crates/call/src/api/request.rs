@@ -98,6 +98,7 @@ pub struct ApiRequest<'a> {
     deadline: Option<Instant>,
     retry: Option<RetryPolicy>,
     rules: Rules,
+    tenant: Option<String>,
     fields: LogFields,
 }
 
@@ -113,6 +114,7 @@ impl<'a> ApiRequest<'a> {
             deadline: None,
             retry: None,
             rules: client.shared.config.rules.clone(),
+            tenant: None,
             fields: LogFields::default(),
         }
     }
@@ -156,6 +158,12 @@ impl<'a> ApiRequest<'a> {
         self.fields.user_id = Some(user.to_owned());
         let name = self.client.shared.config.user_header.clone();
         self.sole_header(&name, user)
+    }
+
+    /// Whose work it is. Tenants take turns before a throttle, and none of them can use up what all share.
+    pub fn tenant(mut self, tenant: &str) -> ApiRequest<'a> {
+        self.tenant = Some(tenant.to_owned());
+        self
     }
 
     /// A body of this type.
@@ -224,7 +232,9 @@ impl<'a> ApiRequest<'a> {
     pub async fn send(self) -> Result<Reply, ApiError> {
         let Prepared { request, operation, policy, request_id } = self.prepare()?;
         let Shared { client, retrier, .. } = &*self.client.shared;
-        let done = retrier.run(&operation, &policy, |ctx| client.call(request.clone(), ctx.deadline)).await?;
+        let done = retrier
+            .run(&operation, &policy, |ctx| client.exchange(self.tenant.as_deref(), request.clone(), ctx.deadline));
+        let done = done.await?;
         Ok(Reply { answer: done.value, attempts: done.attempts, stopped: done.stopped, request_id })
     }
 
@@ -281,7 +291,10 @@ impl<'a> ApiRequest<'a> {
             path: Some(path.to_owned()),
             ..given
         };
-        let operation = Operation::new(&name, self.rules.clone()).idempotency_key(&*names.key).fields(fields);
+        let mut operation = Operation::new(&name, self.rules.clone()).idempotency_key(&*names.key).fields(fields);
+        if let Some(tenant) = &self.tenant {
+            operation = operation.tenant(tenant.as_str());
+        }
         match self.deadline {
             Some(deadline) => operation.deadline(deadline),
             None => operation,

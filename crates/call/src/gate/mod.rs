@@ -4,6 +4,7 @@
 
 mod breaker;
 mod budget;
+mod line;
 mod shared;
 mod throttle;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 pub use breaker::{BreakerGate, BreakerOpen, Passage};
 pub use budget::BudgetGate;
-pub use shared::{Later, SharedGate, SharedTurn, SharedTurns, SharedWait, Turn};
+pub use shared::{Later, SharedGate, SharedTurn, SharedTurns, SharedWait};
 pub use throttle::{ThrottleGate, ThrottleWait};
 
 /// What happens to a call that waited too long for its turn.

@@ -1,6 +1,6 @@
 //! Gates that several processes share: somebody else decides, here is waited.
-//! Invariant: turns are asked for one after the other, in the order of asking; a task that goes away leaves the queue, and
-//! gives up the turn that it had.
+//! Invariant: turns are asked for one after the other; tenants take turns, and the tasks of one go in the order of asking. A
+//! task that goes away leaves the line, and gives up the turn that it had.
 //! Never: decides whether a call may start.
 
 use std::fmt;
@@ -8,33 +8,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::lane::{GateKind, Hold};
 use entrega_core::outcome::Lesson;
 use entrega_core::time::Time;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::breaker::BreakerOpen;
+use super::line::Line;
 use crate::clock::Clock;
 
 /// What comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Whether a call may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It may, and it counts.
-    Given,
-    /// Not before so much time has passed.
-    After(Duration),
-    /// The destination is known to be down, for so long where that is known.
-    Down(Option<Duration>),
-}
-
 /// Whoever gives turns to several processes: a throttle, a breaker, or both.
 pub trait SharedGate: fmt::Debug + Send + Sync {
-    /// Asks for a turn, and takes it if there is one.
-    fn ask(&self) -> Later<'_, Turn>;
+    /// Asks for a turn, and takes it if there is one: if nothing holds the call, it counts as started.
+    fn ask(&self) -> Later<'_, Option<Hold>>;
     /// Takes a turn that is not waited for any more, unless the destination is down or asked for a pause.
-    fn start_anyway(&self) -> Later<'_, Turn>;
+    fn start_anyway(&self) -> Later<'_, Option<Hold>>;
     /// Tells what came of a call.
     fn learn(&self, lesson: Lesson, took: Duration) -> Later<'_, ()>;
 }
@@ -43,7 +34,7 @@ pub trait SharedGate: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SharedTurns {
     gate: Arc<dyn SharedGate>,
-    line: tokio::sync::Mutex<()>,
+    line: Line,
     clock: Clock,
 }
 
@@ -53,6 +44,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long a call under way is waited for that decides whether the destination is up.
 const PROBE_LOOK: Duration = Duration::from_millis(100);
+/// When a gate is asked again that does not say until when it holds.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How the wait for a turn ended.
 #[derive(Debug)]
@@ -97,40 +90,40 @@ impl SharedTurns {
     /// Turns from this gate.
     #[must_use]
     pub fn new(gate: Arc<dyn SharedGate>, clock: Clock) -> SharedTurns {
-        SharedTurns { gate, line: tokio::sync::Mutex::default(), clock }
+        SharedTurns { gate, line: Line::default(), clock }
     }
 
-    /// Waits for a turn, at most for `max_wait`, and takes it. A destination that is down for longer than `down_max` is
-    /// not waited for.
+    /// Waits for a turn for a tenant, at most for `max_wait`, and takes it. A destination that is down for longer than
+    /// `down_max` is not waited for.
     ///
     /// # Errors
     /// [`BreakerOpen`] when the destination is down.
-    pub async fn wait(&self, max_wait: Duration, down_max: Duration) -> Result<SharedWait, BreakerOpen> {
+    pub async fn wait(&self, tenant: &str, max_wait: Duration, down_max: Duration) -> Result<SharedWait, BreakerOpen> {
         let asked_at = self.clock.now();
-        let turn = self.wait_until(asked_at + max_wait, asked_at + down_max).await?;
+        let turn = self.wait_until(tenant, asked_at + max_wait, asked_at + down_max).await?;
         Ok(SharedWait { took: self.clock.now().since(asked_at), turn })
     }
 
-    async fn wait_until(&self, until: Time, until_down: Time) -> Result<Option<SharedTurn>, BreakerOpen> {
-        let in_line = timeout_at(self.clock.instant(until), self.line.lock()).await;
-        let Ok(_next) = in_line else { return Ok(None) };
+    async fn wait_until(&self, tenant: &str, until: Time, until_down: Time) -> Result<Option<SharedTurn>, BreakerOpen> {
+        let in_line = timeout_at(self.clock.instant(until), self.line.enter(tenant)).await;
+        let Ok(_head) = in_line else { return Ok(None) };
         loop {
             let now = self.clock.now();
             // A question is not broken off at the last moment: a turn that is on its way would be lost.
             let answer = timeout_at(self.clock.instant(until + ANSWER_MAX), self.gate.ask()).await;
-            let pause = match answer {
-                Ok(Turn::Given) => return Ok(Some(self.taken())),
-                Ok(Turn::After(pause)) => pause,
-                Ok(Turn::Down(pause)) => {
-                    let pause = pause.unwrap_or(PROBE_LOOK);
-                    if now + pause > until_down {
-                        return Err(BreakerOpen { until: Some(now + pause) });
+            let again = match answer {
+                Ok(None) => return Ok(Some(self.taken())),
+                Ok(Some(Hold { gate: GateKind::Breaker, until })) => {
+                    let until = until.unwrap_or(now + PROBE_LOOK);
+                    if until > until_down {
+                        return Err(BreakerOpen { until: Some(until) });
                     }
-                    pause
+                    until
                 }
+                Ok(Some(Hold { until, .. })) => until.unwrap_or(now + ASK_AGAIN),
                 Err(_) => return Ok(None),
             };
-            let again = now + pause.max(PAUSE_MIN);
+            let again = again.max(now + PAUSE_MIN);
             sleep_until(self.clock.instant(again.min(until))).await;
             if again > until {
                 return Ok(None);
@@ -141,11 +134,11 @@ impl SharedTurns {
     /// Takes a turn that is not waited for any more. A gate that does not say soon that the destination holds it lets it go.
     ///
     /// # Errors
-    /// [`Turn`] when the destination is down, or asked for a pause.
-    pub async fn start_anyway(&self) -> Result<SharedTurn, Turn> {
-        match soon(&self.clock, self.gate.start_anyway()).await {
-            Some(Turn::Given) | None => Ok(self.taken()),
-            Some(held) => Err(held),
+    /// [`Hold`] when the destination is down, or asked for a pause.
+    pub async fn start_anyway(&self) -> Result<SharedTurn, Hold> {
+        match soon(&self.clock, self.gate.start_anyway()).await.flatten() {
+            None => Ok(self.taken()),
+            Some(hold) => Err(hold),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The throttle, for many tasks: who comes first goes first.
+//! The throttle, for many tasks: tenants take turns, and of one tenant's who comes first goes first.
 //! Invariant: in no interval of the period do more than the limit start, save those that went anyway.
 //! Never: takes a start for a task that stopped waiting.
 
@@ -13,8 +13,12 @@ use entrega_core::throttle::Throttle;
 use entrega_core::time::Time;
 use tokio::time::{sleep_until, timeout_at};
 
+use super::line::Line;
 use super::locked;
 use crate::clock::Clock;
+
+/// Whoever names no tenant takes turns as this one.
+const NOBODY: &str = "";
 
 /// How waiting for a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +44,7 @@ pub struct ThrottleGate {
 #[derive(Debug)]
 struct Shared {
     clock: Clock,
-    /// Held by the task whose turn is next; the runtime hands it on in the order of asking.
-    turn: tokio::sync::Mutex<()>,
+    line: Line,
     pace: Mutex<Pace>,
 }
 
@@ -90,17 +93,22 @@ impl ThrottleGate {
     }
 
     fn with_pace(pace: Pace, clock: Clock) -> ThrottleGate {
-        let shared = Shared { clock, turn: tokio::sync::Mutex::default(), pace: Mutex::new(pace) };
+        let shared = Shared { clock, line: Line::default(), pace: Mutex::new(pace) };
         ThrottleGate { shared: Arc::new(shared) }
     }
 
     /// Waits for a turn, at most for `max_wait`, and takes it. Turns are given in the order of asking. Dropping the
-    /// future leaves the queue.
+    /// future leaves the line.
     pub async fn wait(&self, max_wait: Duration) -> ThrottleWait {
-        let Shared { clock, turn, .. } = &*self.shared;
+        self.wait_for(NOBODY, max_wait).await
+    }
+
+    /// The same for a tenant: tenants take turns, however many tasks wait for one of them.
+    pub async fn wait_for(&self, tenant: &str, max_wait: Duration) -> ThrottleWait {
+        let Shared { clock, line, .. } = &*self.shared;
         let asked_at = clock.now();
         let in_turn = async {
-            let _next = turn.lock().await;
+            let _head = line.enter(tenant).await;
             while let Err(at) = self.try_start() {
                 // What is learned meanwhile may put the start off, so it is asked again after every sleep.
                 sleep_until(clock.instant(at)).await;

@@ -42,6 +42,7 @@ pub struct Operation<C = Rules> {
     pub(crate) classifier: C,
     pub(crate) idempotency_key: Option<Arc<str>>,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) tenant: Arc<str>,
     pub(crate) fields: Arc<LogFields>,
 }
 
@@ -63,7 +64,8 @@ impl<C> Operation<C> {
     /// Anything, judged by a classifier of your own, such as a closure over `&Result<T, E>`.
     #[must_use]
     pub fn new(name: &str, classifier: C) -> Operation<C> {
-        Operation { name: name.into(), classifier, idempotency_key: None, deadline: None, fields: Arc::default() }
+        let (tenant, fields) = (Arc::default(), Arc::default());
+        Operation { name: name.into(), classifier, idempotency_key: None, deadline: None, tenant, fields }
     }
 
     /// The key that all attempts carry. Without one, a key is made for each run.
@@ -77,6 +79,13 @@ impl<C> Operation<C> {
     #[must_use]
     pub fn deadline(mut self, deadline: Instant) -> Operation<C> {
         self.deadline = Some(deadline);
+        self
+    }
+
+    /// For whom it is done: tenants take turns before a throttle. All operations without one are the same tenant's.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<Arc<str>>) -> Operation<C> {
+        self.tenant = tenant.into();
         self
     }
 

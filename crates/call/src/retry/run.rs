@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use entrega_core::lane::GateKind;
 use entrega_core::outcome::{FaultKind, Lesson};
 use entrega_core::policy::RETRY_AFTER_MAX;
 use entrega_core::time::Time;
@@ -16,7 +17,7 @@ use super::log::{self, EndedWith, Subject};
 use super::observe::{AttemptEnded, GivenUp, Observer, ThrottleWaited, Waiting};
 use super::operation::{AttemptContext, Operation};
 use super::{Retrier, RetryPolicy};
-use crate::gate::{OnThrottleTimeout, Passage, SharedTurn, SharedTurns, ThrottleWait, Turn};
+use crate::gate::{OnThrottleTimeout, Passage, SharedTurn, SharedTurns, ThrottleWait};
 
 pub(super) struct Run<'a, C> {
     world: &'a Retrier,
@@ -109,7 +110,7 @@ impl<'a, C> Run<'a, C> {
         }
         let until = self.deadline.min(clock.now() + gates.throttle_wait_max);
         if let Some(throttle) = &gates.throttle {
-            let waited = throttle.wait(until.since(clock.now())).await;
+            let waited = throttle.wait_for(&self.operation.tenant, until.since(clock.now())).await;
             let (took, timed_out) = match waited {
                 ThrottleWait::Waited { took } => (took, false),
                 ThrottleWait::TimedOut { took } => (took, true),
@@ -139,7 +140,8 @@ impl<'a, C> Run<'a, C> {
     async fn take_shared_turn(&self, shared: &SharedTurns, until: Time) -> Result<SharedTurn, Stopped> {
         let gates = &self.world.gates;
         let left = until.since(self.world.clock.now());
-        let waited = shared.wait(left, gates.breaker_wait_max).await.map_err(|_| Stopped::BreakerOpen)?;
+        let waited = shared.wait(&self.operation.tenant, left, gates.breaker_wait_max).await;
+        let waited = waited.map_err(|_| Stopped::BreakerOpen)?;
         let (took, timed_out) = (waited.took, waited.turn.is_none());
         self.observe(|it| it.throttle_waited(ThrottleWaited { operation: &self.operation.name, took, timed_out }));
         if let Some(turn) = waited.turn {
@@ -149,9 +151,9 @@ impl<'a, C> Run<'a, C> {
         if gates.on_throttle_timeout == OnThrottleTimeout::Fail {
             return Err(self.throttle_timed_out(took).err().unwrap_or(Stopped::ThrottleTimedOut));
         }
-        let turn = shared.start_anyway().await.map_err(|held| match held {
-            Turn::Down(_) => Stopped::BreakerOpen,
-            Turn::Given | Turn::After(_) => Stopped::ThrottleTimedOut,
+        let turn = shared.start_anyway().await.map_err(|hold| match hold.gate {
+            GateKind::Breaker => Stopped::BreakerOpen,
+            _ => Stopped::ThrottleTimedOut,
         })?;
         self.throttle_timed_out(took)?;
         Ok(turn)

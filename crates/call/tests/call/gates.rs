@@ -142,3 +142,19 @@ async fn a_probe_that_is_broken_off_lets_the_next_one_go() {
     breaker.pass(Duration::ZERO).await.unwrap().settle(Lesson::Up);
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
+
+/// Whoever asked first went first: a tenant with three hundred calls made another's wait for all of them.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_with_many_tasks_lets_the_others_in_between() {
+    let throttle = ThrottleGate::new(1, SECOND, Clock::starting_at(START));
+    let mut tasks = JoinSet::new();
+    for _ in 0..300 {
+        let throttle = throttle.clone();
+        tasks.spawn(async move { throttle.wait_for("many", SECOND * 600).await });
+    }
+    tokio::task::yield_now().await;
+    let waited = throttle.wait_for("few", SECOND * 600).await;
+    // Behind the one at the head, and one more that was before it in the order of turns.
+    assert!(matches!(waited, ThrottleWait::Waited { took } if took <= SECOND * 3), "{waited:?}");
+    tasks.abort_all();
+}

@@ -210,6 +210,29 @@ async fn one_connection_too_many_closes_the_one_that_was_kept_longest() {
     assert_eq!(second.call_again(&client, newest).await.0, Came::OverTheSame);
 }
 
+/// Idle connections to two thousand hosts used up the file handles of the whole process.
+#[tokio::test]
+async fn where_no_more_may_be_open_an_idle_one_makes_room_for_a_new_one() {
+    let client = Client::new(ClientConfig { connections_max: 1, ..loopback() }).unwrap();
+    let (first, second) = (Peer::start().await, Peer::start().await);
+    let (answer, mut idle) = first.call(&client, OK).await;
+    answer.unwrap();
+    second.call(&client, OK).await.0.unwrap();
+    closed(&mut idle).await;
+}
+
+#[tokio::test]
+async fn where_no_more_may_be_open_a_call_waits_for_one_to_end() {
+    let client = Client::new(ClientConfig { connections_max: 1, ..loopback() }).unwrap();
+    let peers = [Peer::start().await, Peer::start().await, Peer::start().await];
+    let [first, second, third] = &peers;
+    let ((one, _), (two, _), (three, _)) =
+        tokio::join!(first.call(&client, OK), second.call(&client, OK), third.call(&client, OK));
+    for answer in [one, two, three] {
+        answer.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn none_is_kept_where_none_may_be() {
     let none = [ClientConfig { idle_max: 0, ..loopback() }, ClientConfig { idle_per_host_max: 0, ..loopback() }];

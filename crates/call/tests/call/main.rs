@@ -3,6 +3,7 @@
 mod api;
 mod gates;
 mod kept;
+mod names;
 mod peer;
 mod plain;
 mod retry;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use entrega_call::{
-    Answer, CallError, Clock, Gates, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy, SharedGate,
-    SharedTurns, Stopped, ThrottleGate, Turn,
+    Answer, CallError, Clock, GateKind, Gates, Hold, Later, OnThrottleTimeout, Operation, Retrier, RetryPolicy,
+    SharedGate, SharedTurns, Stopped, ThrottleGate, Time,
 };
 use entrega_core::outcome::Lesson;
 
@@ -15,7 +15,17 @@ use super::world::{START, answer, timed, world};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a gate says, or that it says nothing.
-type Says = Option<Turn>;
+type Says = Option<Option<Hold>>;
+
+/// Nothing holds the call.
+const FREE: Says = Some(None);
+/// The throttle has no turn, and does not say when.
+const FULL: Says = Some(Some(Hold { gate: GateKind::Throttle, until: None }));
+
+/// Shut until a moment.
+fn shut(gate: GateKind, until: Time) -> Says {
+    Some(Some(Hold { gate, until: Some(until) }))
+}
 
 /// A gate that always says the same.
 #[derive(Debug)]
@@ -35,11 +45,11 @@ fn says<T: Copy + Send + 'static>(what: Option<T>) -> Later<'static, T> {
 }
 
 impl SharedGate for Stubborn {
-    fn ask(&self) -> Later<'_, Turn> {
+    fn ask(&self) -> Later<'_, Option<Hold>> {
         says(self.to_who_asks)
     }
 
-    fn start_anyway(&self) -> Later<'_, Turn> {
+    fn start_anyway(&self) -> Later<'_, Option<Hold>> {
         says(self.to_who_goes_anyway)
     }
 
@@ -76,7 +86,7 @@ async fn call_through_both(throttle: Option<ThrottleGate>, gate: Stubborn) -> (R
 
 #[tokio::test(start_paused = true)]
 async fn whoever_has_an_answer_gets_it_although_the_gate_hears_nothing() {
-    let deaf = Stubborn { to_who_asks: Some(Turn::Given), to_who_goes_anyway: None, hears: false };
+    let deaf = Stubborn { to_who_asks: FREE, to_who_goes_anyway: None, hears: false };
     assert_eq!(call_through(deaf).await, (Ok(()), 1, SECOND));
 }
 
@@ -84,7 +94,7 @@ async fn whoever_has_an_answer_gets_it_although_the_gate_hears_nothing() {
 async fn whoever_waited_long_enough_goes_although_the_gate_does_not_answer() {
     let silent = Stubborn { to_who_asks: None, to_who_goes_anyway: None, hears: true };
     assert_eq!(call_through(silent).await, (Ok(()), 1, SECOND * 4));
-    let full = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::Given), hears: true };
+    let full = Stubborn { to_who_asks: FULL, to_who_goes_anyway: FREE, hears: true };
     assert_eq!(call_through(full).await, (Ok(()), 1, SECOND * 2));
 }
 
@@ -93,16 +103,16 @@ async fn whoever_waited_long_enough_goes_although_the_gate_does_not_answer() {
 async fn nobody_waits_longer_at_two_gates_than_at_one() {
     let throttle = ThrottleGate::new(1, SECOND * 3600, Clock::starting_at(START));
     throttle.wait(Duration::ZERO).await;
-    let full = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(Turn::Given), hears: true };
+    let full = Stubborn { to_who_asks: FULL, to_who_goes_anyway: FREE, hears: true };
     assert_eq!(call_through_both(Some(throttle), full).await, (Ok(()), 1, SECOND * 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waited_long_enough_does_not_go_to_what_is_down() {
-    let down = Turn::Down(Some(SECOND));
-    let gate = Stubborn { to_who_asks: Some(Turn::After(SECOND)), to_who_goes_anyway: Some(down), hears: true };
+    let down = shut(GateKind::Breaker, START + SECOND * 3);
+    let gate = Stubborn { to_who_asks: FULL, to_who_goes_anyway: down, hears: true };
     assert_eq!(call_through(gate).await, (Err(Stopped::BreakerOpen), 0, SECOND * 2));
-    let pause = Some(Turn::After(SECOND * 60));
+    let pause = shut(GateKind::RetryAfter, START + SECOND * 60);
     let gate = Stubborn { to_who_asks: pause, to_who_goes_anyway: pause, hears: true };
     assert_eq!(call_through(gate).await, (Err(Stopped::ThrottleTimedOut), 0, SECOND * 2), "it asked for a pause");
 }
@@ -115,16 +125,16 @@ struct Listening {
 }
 
 impl SharedGate for Listening {
-    fn ask(&self) -> Later<'_, Turn> {
+    fn ask(&self) -> Later<'_, Option<Hold>> {
         Box::pin(async {
             // reason: time is paused; the answer is on its way for so long.
             tokio::time::sleep(self.answers_after).await;
-            Turn::Given
+            None
         })
     }
 
-    fn start_anyway(&self) -> Later<'_, Turn> {
-        says(Some(Turn::Given))
+    fn start_anyway(&self) -> Later<'_, Option<Hold>> {
+        says(FREE)
     }
 
     fn learn(&self, lesson: Lesson, _: Duration) -> Later<'_, ()> {

@@ -21,7 +21,10 @@ pub struct Usage {
 
 #[derive(Debug, Default)]
 struct Account {
+    /// Nobody's, of one that was forgotten and whose number is free.
     name: Option<TenantName>,
+    /// How many names in turn order it is for.
+    names: u32,
     usage: Usage,
     quotas: Quotas,
 }
@@ -30,18 +33,43 @@ struct Account {
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     accounts: Vec<Account>,
+    free: Vec<u32>,
     by_name: HashMap<TenantName, u32>,
 }
 
 impl Accounts {
-    /// The number of the account that work of this name goes to, made on first sight.
+    /// The number of the account that work of a name goes to which takes turns from now on.
     pub(super) fn enter(&mut self, name: &TenantName) -> u32 {
+        let number = self.open(name);
+        self.accounts[number as usize].names += 1;
+        number
+    }
+
+    /// A name takes turns no more; an account that nobody uses is forgotten with the last.
+    pub(super) fn leave(&mut self, number: u32) {
+        let account = &mut self.accounts[number as usize];
+        account.names -= 1;
+        if account.names == 0
+            && account.quotas == Quotas::default()
+            && let Some(name) = account.name.take()
+        {
+            self.by_name.remove(&name);
+            self.free.push(number);
+        }
+    }
+
+    /// The account of a tenant, made on first sight.
+    fn open(&mut self, name: &TenantName) -> u32 {
         let company = name.company();
         if let Some(&number) = self.by_name.get(&company) {
             return number;
         }
-        let number = self.accounts.len() as u32;
-        self.accounts.push(Account { name: Some(company.clone()), ..Account::default() });
+        let account = Account { name: Some(company.clone()), ..Account::default() };
+        let number = self.free.pop().unwrap_or(self.accounts.len() as u32);
+        match self.accounts.get_mut(number as usize) {
+            Some(free) => *free = account,
+            None => self.accounts.push(account),
+        }
         self.by_name.insert(company, number);
         number
     }
@@ -77,7 +105,7 @@ impl Accounts {
 impl Lane {
     /// Sets what a tenant may take up. Whoever has more than that keeps it, and gets nothing more in.
     pub fn set_quotas(&mut self, tenant: &TenantName, quotas: Quotas) {
-        let account = self.turns.accounts.enter(tenant);
+        let account = self.turns.accounts.open(tenant);
         self.turns.accounts.accounts[account as usize].quotas = quotas;
     }
 

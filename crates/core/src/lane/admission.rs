@@ -89,6 +89,7 @@ impl Lane {
         let slot = self.slab.insert(entry);
         self.slab.push_back::<ARRIVALS>(&mut self.arrivals[job.priority as usize], slot);
         self.count(slot);
+        self.turns.tenants[tenant as usize].jobs += 1;
         slot
     }
 }

@@ -184,9 +184,9 @@ impl Lane {
         self.turns.find(name).map(|number| self.figures(number))
     }
 
-    /// The figures of every tenant the lane has seen.
+    /// The figures of every tenant that the lane knows.
     pub fn tenants(&self) -> impl Iterator<Item = TenantFigures> + '_ {
-        (0..self.turns.tenants.len() as u32).map(|number| self.figures(number))
+        self.turns.known().map(|number| self.figures(number))
     }
 
     fn figures(&self, number: u32) -> TenantFigures {

@@ -275,6 +275,7 @@ impl Lane {
             Next::Leave => {
                 self.uncount(slot);
                 self.slab.remove(slot);
+                self.turns.tenants[number as usize].jobs -= 1;
             }
             Next::RetryAt(at) => {
                 // A retry is older than whatever arrived since: it is the last to be pushed out.
@@ -347,6 +348,7 @@ impl Lane {
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
         self.uncount(slot);
         let entry = self.slab.remove(slot);
+        self.turns.tenants[entry.tenant as usize].jobs -= 1;
         if was_delayed {
             self.delays.forget(&self.slab);
         }
@@ -394,6 +396,12 @@ impl Lane {
         if let Some(number) = number {
             self.turns.set_throttle(number, rate);
         }
+    }
+
+    /// Forgets the figures of tenants that have had nothing to do for long, where it knows many: whoever may name tenants or
+    /// endpoints must not be able to fill the memory with names. One that comes back begins anew.
+    pub fn forget_idle(&mut self, now: Time) {
+        self.turns.forget_idle(now);
     }
 
     /// The policy it keeps.

@@ -3,6 +3,7 @@
 //! attempts in `slow`, those of priorities in `urgent`, those of quotas in `quotas`.
 
 mod histories;
+mod idle;
 mod own_throttles;
 mod passing;
 mod quotas;

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::time::Duration;
 
 use super::accounts::Accounts;
 use super::gate::{Gate, GateKind, Hold};
@@ -16,6 +17,12 @@ use crate::name::TenantName;
 use crate::policy::{LanePolicy, Scope};
 use crate::throttle::Rate;
 use crate::time::Time;
+
+/// Tenants that a lane knows before any is forgotten.
+pub(super) const IDLE_KEPT: usize = 1_000;
+/// How long a tenant has had nothing to do before it is forgotten.
+pub(super) const IDLE_FOR: Duration = Duration::from_hours(1);
+const LOOK_FOR_IDLE_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a tenant is off the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +40,10 @@ pub(super) struct Tenant {
     pub(super) name: TenantName,
     /// Where what it takes up is counted.
     pub(super) account: u32,
+    /// `false` of one that was forgotten and whose number is free.
+    is_known: bool,
+    /// Its jobs in the lane, wherever they stand.
+    pub(super) jobs: u32,
     queues: [List; 3],
     on_ring: [bool; 3],
     parked: Parked,
@@ -63,6 +74,8 @@ pub(super) struct Turns {
     pub(super) tenants: Vec<Tenant>,
     by_name: HashMap<TenantName, u32>,
     pub(super) accounts: Accounts,
+    /// Numbers of tenants that were forgotten.
+    free: Vec<u32>,
     rings: [Ring; 3],
     parked: BinaryHeap<Reverse<(Time, u32)>>,
     /// How many are off the rings until one of their own attempts ends.
@@ -80,6 +93,16 @@ pub(super) struct Turns {
     spent_at: Option<Time>,
     /// How many tenants have a throttle of their own.
     own_throttles: u32,
+    looks_for_idle_at: Time,
+}
+
+impl Tenant {
+    /// Whether it may be forgotten: whoever comes back after that begins as it would have gone on.
+    fn is_idle(&self, now: Time) -> bool {
+        let is_off = self.jobs == 0 && self.parked == Parked::No && self.on_ring == [false; 3];
+        let is_plain = self.weight == 1 && self.gate.as_ref().is_none_or(|gate| gate.is_fresh(now));
+        is_off && is_plain && self.last_processed_at + IDLE_FOR <= now
+    }
 }
 
 impl Turns {
@@ -88,6 +111,7 @@ impl Turns {
             tenants: Vec::new(),
             by_name: HashMap::new(),
             accounts: Accounts::default(),
+            free: Vec::new(),
             rings: Default::default(),
             parked: BinaryHeap::new(),
             parked_until_settle: 0,
@@ -100,6 +124,7 @@ impl Turns {
             priority_scope: policy.priority_scope,
             spent_at: None,
             own_throttles: 0,
+            looks_for_idle_at: Time::ZERO,
         }
     }
 
@@ -125,14 +150,16 @@ impl Turns {
         if let Some(&number) = self.by_name.get(name) {
             return number;
         }
-        let (number, account) = (self.tenants.len() as u32, self.accounts.enter(name));
+        let account = self.accounts.enter(name);
         let mut gate = Gate::new(policy, Scope::Tenant).map(Box::new);
         if let (Some(gate), Some(spent_at)) = (&mut gate, self.spent_at) {
             gate.assume_spent(spent_at);
         }
-        self.tenants.push(Tenant {
+        let tenant = Tenant {
             name: name.clone(),
             account,
+            is_known: true,
+            jobs: 0,
             queues: [List::EMPTY; 3],
             on_ring: [false; 3],
             parked: Parked::No,
@@ -145,9 +172,44 @@ impl Turns {
             processed: 0,
             last_processed_at: Time::ZERO,
             consecutive: 0,
-        });
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.tenants[number as usize] = tenant;
+                number
+            }
+            None => {
+                self.tenants.push(tenant);
+                self.tenants.len() as u32 - 1
+            }
+        };
         self.by_name.insert(name.clone(), number);
         number
+    }
+
+    /// The numbers of all tenants that are known, in the order in which they came.
+    pub(super) fn known(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.tenants.len() as u32).filter(|number| self.tenants[*number as usize].is_known)
+    }
+
+    /// Forgets tenants that have had nothing to do for long and whose gates hold nothing at `now`, where many are known.
+    pub(super) fn forget_idle(&mut self, now: Time) {
+        let over = self.by_name.len().saturating_sub(IDLE_KEPT);
+        if over == 0 || now < self.looks_for_idle_at {
+            return;
+        }
+        self.looks_for_idle_at = now + LOOK_FOR_IDLE_EVERY;
+        // Without turns everybody's jobs stand in the queue of the first.
+        let first = u32::from(!self.is_round_robin);
+        let idle = |number: &u32| *number >= first && self.tenants[*number as usize].is_idle(now);
+        let gone: Vec<u32> = self.known().filter(idle).take(over).collect();
+        for number in gone {
+            let tenant = &mut self.tenants[number as usize];
+            (tenant.is_known, tenant.gate) = (false, None);
+            self.accounts.leave(tenant.account);
+            self.by_name.remove(&tenant.name);
+            self.free.push(number);
+        }
     }
 
     /// Whose queue a tenant's jobs stand in: with turns off, everybody's jobs stand in the first one's.

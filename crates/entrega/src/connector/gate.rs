@@ -5,14 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega_call::{Later, SharedGate, Turn};
+use entrega_call::{Hold, Later, SharedGate};
 use entrega_core::lane::GateKind;
 use entrega_core::outcome::Lesson;
 
-use crate::store::{GateName, Passing, Store};
+use crate::store::{GateName, Store};
 
-/// When a store that did not answer is asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// A store that did not answer gives no turn, and is asked again in a while.
+const NOT_ANSWERED: Hold = Hold { gate: GateKind::Throttle, until: None };
 
 pub(super) struct StoreGate {
     store: Arc<dyn Store>,
@@ -25,14 +25,6 @@ impl StoreGate {
     }
 }
 
-fn turn(passing: Passing) -> Turn {
-    match passing {
-        Passing::Through => Turn::Given,
-        Passing::Held(GateKind::Breaker, pause) => Turn::Down(pause),
-        Passing::Held(_, pause) => Turn::After(pause.unwrap_or(ASK_AGAIN)),
-    }
-}
-
 impl fmt::Debug for StoreGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("StoreGate").field(&self.gate.name).finish()
@@ -40,20 +32,20 @@ impl fmt::Debug for StoreGate {
 }
 
 impl SharedGate for StoreGate {
-    fn ask(&self) -> Later<'_, Turn> {
+    fn ask(&self) -> Later<'_, Option<Hold>> {
         Box::pin(async {
-            self.store.pass(&self.gate).await.map(turn).unwrap_or_else(|error| {
+            self.store.pass(&self.gate).await.unwrap_or_else(|error| {
                 tracing::warn!(lane = %self.gate.name, errorReason = %error, "A gate cannot be asked");
-                Turn::After(ASK_AGAIN)
+                Some(NOT_ANSWERED)
             })
         })
     }
 
-    fn start_anyway(&self) -> Later<'_, Turn> {
+    fn start_anyway(&self) -> Later<'_, Option<Hold>> {
         Box::pin(async {
-            self.store.pass_anyway(&self.gate).await.map(turn).unwrap_or_else(|error| {
+            self.store.pass_anyway(&self.gate).await.unwrap_or_else(|error| {
                 tracing::warn!(lane = %self.gate.name, errorReason = %error, "A start could not be counted");
-                Turn::Given
+                None
             })
         })
     }

@@ -53,6 +53,8 @@ pub const LANE_PREFIX: &str = "connector:";
 pub const ID_LENGTH_MAX: usize = 32;
 /// Starts in one interval, and the longest interval.
 pub const THROTTLE_MAX: u32 = 100_000;
+/// Connectors that the store keeps.
+pub const CONNECTORS_MAX: usize = 1_000;
 /// Rules of one connector.
 pub const RULES_MAX: usize = 50;
 
@@ -144,6 +146,18 @@ pub enum PutConnectorError {
     /// Its credentials cannot stand in a header.
     #[error("auth: {0}")]
     Auth(#[from] BadCredentials),
+    /// It would be called elsewhere with the credentials that it has.
+    #[error(
+        "auth: the base URL leads to another server than '{before}': give the credentials for it; those that are there \
+         are not sent elsewhere (to go without, remove the connector first)"
+    )]
+    CredentialsNeeded {
+        /// Where it began.
+        before: String,
+    },
+    /// There are as many as there may be.
+    #[error("there are {CONNECTORS_MAX} connectors; remove one that is not used any more")]
+    TooMany,
     /// Its place is in the configuration.
     #[error("this connector is from the configuration: change it there and start again")]
     Configured,
@@ -208,11 +222,19 @@ impl Connectors {
         if self.is_configured(&id) {
             return Err(PutConnectorError::Configured);
         }
-        check_base_url(&self.filter, &base_url)
+        let base = check_base_url(&self.filter, &base_url)
             .map_err(|source| PutConnectorError::Invalid { field: "baseUrl", source })?;
         let kept = self.env.store.connector(&id);
+        if kept.is_none() && self.env.store.connectors().len() >= CONNECTORS_MAX {
+            return Err(PutConnectorError::TooMany);
+        }
         let auth = match auth {
-            None => kept.as_ref().and_then(|kept| kept.auth.clone()),
+            None => match kept.as_ref().filter(|kept| kept.auth.is_some()) {
+                Some(kept) if !is_same_server(&kept.base_url, &base) => {
+                    return Err(PutConnectorError::CredentialsNeeded { before: kept.base_url.clone() });
+                }
+                kept => kept.and_then(|kept| kept.auth.clone()),
+            },
             Some(auth) => {
                 auth.credentials()?;
                 Some(self.seal.seal(&auth.write(), &StoredConnector::context(&id))?)
@@ -231,7 +253,10 @@ impl Connectors {
             return Err(PutConnectorError::Configured);
         }
         match self.env.store.remove_connector(id).await? {
-            true => Ok(()),
+            true => {
+                self.clients.lock().remove(id);
+                Ok(())
+            }
             false => Err(PutConnectorError::Unknown),
         }
     }
@@ -332,6 +357,11 @@ impl Connectors {
         let clients = self.clients.lock();
         clients.get(id)?.1.gates().throttle.as_ref().map(ThrottleGate::estimate)
     }
+}
+
+/// Whether credentials for the one URL may be sent to the other. One that cannot be read any more is no reason to.
+fn is_same_server(before: &str, now: &BaseUrl) -> bool {
+    before.parse::<BaseUrl>().is_ok_and(|before| before.has_origin_of(now))
 }
 
 fn plain(stored: &StoredConnector) -> Connector {

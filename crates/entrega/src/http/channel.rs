@@ -6,11 +6,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use entrega_call::{CallError, Client};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
+use entrega_core::payload::Content as _;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request};
 use tokio::time::Instant;
 
 use super::HttpRequest;
+use super::request::HttpRequestView;
 use crate::channel::Channel;
 use crate::store::ClaimedJob;
 
@@ -38,7 +40,7 @@ impl Channel for HttpChannel {
             Ok(request) => request,
             Err(message) => return Outcome::Fault(Fault { kind: FaultKind::Invalid, message }),
         };
-        outcome(self.client.call(request, deadline).await)
+        outcome(self.client.call_for(claimed.job.tenant.as_str(), request, deadline).await)
     }
 }
 
@@ -50,43 +52,46 @@ pub(crate) fn outcome(called: Result<Answer, CallError>) -> Outcome {
     }
 }
 
-/// The request of a job. It was checked when it was taken; what cannot be built now was written by another program.
+/// The request of a job. It was checked when it was taken; what cannot be built now was written by another program. Its body and
+/// the values of its headers are sent out of the job's record, without a copy. The URL is copied: the pool keeps its host.
 fn build(claimed: &ClaimedJob) -> Result<Request<Bytes>, String> {
-    let wanted: HttpRequest = claimed.job.payload.read().map_err(|error| error.to_string())?;
+    let payload = &claimed.job.payload;
+    let wanted: HttpRequestView<'_> = payload.view(HttpRequest::KIND).map_err(|error| error.to_string())?;
     let mut request = Request::builder()
-        .method(wanted.method.as_str())
-        .uri(wanted.url.as_str())
-        .body(wanted.body.0.clone())
+        .method(wanted.method)
+        .uri(wanted.url)
+        .body(payload.bytes().slice_ref(wanted.body))
         .map_err(|error| error.to_string())?;
     let may_have_body = !matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     let headers = request.headers_mut();
     headers.reserve(wanted.headers.len() + 4);
-    add_headers(headers, &wanted)?;
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
-    let id = value(&claimed.job.id.to_string())?;
+    add_headers(headers, payload.bytes(), &wanted)?;
+    let value = |text: String| HeaderValue::try_from(text).map_err(|error| error.to_string());
+    let id = value(claimed.job.id.to_string())?;
     if !headers.contains_key(USER_AGENT) {
         headers.insert(USER_AGENT, OUR_NAME.clone());
     }
     if !headers.contains_key(&IDEMPOTENCY_KEY) {
-        let key = claimed.job.idempotency_key.as_deref().map(value).transpose()?;
+        let key = claimed.job.idempotency_key.clone().map(value).transpose()?;
         headers.insert(IDEMPOTENCY_KEY.clone(), key.unwrap_or_else(|| id.clone()));
     }
     headers.insert(REQUEST_ID.clone(), id);
     if !headers.contains_key(&TRACEPARENT) {
-        headers.insert(TRACEPARENT.clone(), value(&claimed.job.traceparent(claimed.attempt))?);
+        headers.insert(TRACEPARENT.clone(), value(claimed.job.traceparent(claimed.attempt))?);
     }
     // Some servers refuse a POST that does not say that it has no body.
-    if wanted.body.0.is_empty() && may_have_body {
+    if wanted.body.is_empty() && may_have_body {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     Ok(request)
 }
 
 /// The caller's own, repeats included.
-fn add_headers(headers: &mut HeaderMap, wanted: &HttpRequest) -> Result<(), String> {
+fn add_headers(headers: &mut HeaderMap, record: &Bytes, wanted: &HttpRequestView<'_>) -> Result<(), String> {
     for (name, value) in &wanted.headers {
-        let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
-        let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
+        let name = HeaderName::try_from(*name).map_err(|error| error.to_string())?;
+        let value = HeaderValue::from_maybe_shared(record.slice_ref(value.as_bytes()));
+        let value = value.map_err(|error| error.to_string())?;
         headers.append(name, value);
     }
     Ok(())

@@ -33,6 +33,16 @@ impl HttpRequest {
     }
 }
 
+/// The same, as it lies in a job's record.
+#[derive(Deserialize)]
+pub(super) struct HttpRequestView<'a> {
+    pub(super) method: &'a str,
+    pub(super) url: &'a str,
+    #[serde(borrow)]
+    pub(super) headers: Vec<(&'a str, &'a str)>,
+    pub(super) body: &'a [u8],
+}
+
 impl Content for HttpRequest {
     const KIND: &'static str = "http";
 }
@@ -74,5 +84,22 @@ fn check_request(filter: &AddressFilter, request: &HttpRequest) -> Result<(), Re
             format!("{} bytes; at most {BODY_BYTES_MAX} (1 MiB)", request.body.0.len()),
         )),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use entrega_core::payload::Payload;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_record_is_seen_as_it_was_put_in() {
+        let put = HttpRequest::post("https://example.com/orders", r#"{"order":17}"#);
+        let payload = Payload::of(&put);
+        let seen: HttpRequestView<'_> = payload.view(HttpRequest::KIND).unwrap();
+        let headers: Vec<_> = seen.headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let body = Body(payload.bytes().slice_ref(seen.body));
+        assert_eq!(HttpRequest { method: seen.method.into(), url: seen.url.into(), headers, body }, put);
     }
 }

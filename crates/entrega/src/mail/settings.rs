@@ -2,8 +2,11 @@
 //! Invariant: every transport can be set up as it stands here; the order is the order in which they are tried.
 //! Never: shows a password.
 
-use entrega_call::Clock;
+use std::sync::Arc;
 
+use entrega_call::{ClientConfig, Clock};
+
+use super::Senders;
 use super::content::Mailbox;
 #[cfg(feature = "ses")]
 use super::ses::{SesConfig, SesTransport};
@@ -16,6 +19,8 @@ use crate::secret::Secret;
 pub struct MailConfig {
     /// Who a mail is from that does not say.
     pub from: Option<Mailbox>,
+    /// Whom tenants may send as; those that are not here as the store says.
+    pub senders: Senders,
     /// The right side of Message-IDs; the sender's domain if `None`.
     pub domain: Option<String>,
     /// The ways out, the first one first.
@@ -61,18 +66,14 @@ pub struct TransportError {
 }
 
 impl MailConfig {
-    /// The ways out, in order; certificates in `extra_ca_pem` are trusted beside the public roots.
+    /// The ways out, in order. They look names up and trust certificates as calls with `client` do.
     ///
     /// # Errors
     /// The first that cannot be set up.
-    pub fn transports(
-        &self,
-        extra_ca_pem: Option<&[u8]>,
-        clock: &Clock,
-    ) -> Result<Vec<Box<dyn Transport>>, TransportError> {
+    pub fn transports(&self, client: &ClientConfig, clock: &Clock) -> Result<Vec<Box<dyn Transport>>, TransportError> {
         let set_up = |config: &TransportConfig| {
             let failed = |source| TransportError { name: config.name.clone(), source };
-            config.transport(extra_ca_pem.map(<[u8]>::to_vec), clock).map_err(failed)
+            config.transport(client, clock).map_err(failed)
         };
         self.transports.iter().map(set_up).collect()
     }
@@ -82,16 +83,18 @@ impl TransportConfig {
     #[cfg_attr(not(feature = "ses"), expect(unused_variables, reason = "only SES signs with the time"))]
     fn transport(
         &self,
-        extra_ca_pem: Option<Vec<u8>>,
+        client: &ClientConfig,
         clock: &Clock,
     ) -> Result<Box<dyn Transport>, Box<dyn std::error::Error + Send + Sync>> {
+        let (extra_ca_pem, resolver) = (client.extra_ca_pem.clone(), Arc::clone(&client.resolver));
         match &self.kind {
             TransportKind::Smtp(smtp) => {
-                Ok(Box::new(SmtpTransport::new(&self.name, SmtpConfig { extra_ca_pem, ..smtp.clone() })?))
+                let transport = SmtpTransport::new(&self.name, SmtpConfig { extra_ca_pem, ..smtp.clone() })?;
+                Ok(Box::new(transport.with_resolver(resolver)))
             }
             #[cfg(feature = "ses")]
             TransportKind::Ses(ses) => {
-                let config = entrega_call::ClientConfig { extra_ca_pem, ..ses.client_config() };
+                let config = ClientConfig { extra_ca_pem, resolver, ..ses.client_config() };
                 let client = entrega_call::Client::new(config)?;
                 Ok(Box::new(SesTransport::new(&self.name, ses.clone(), client, clock.clone())))
             }

@@ -2,9 +2,8 @@
 //! Invariant: plain values; nothing here can touch a store.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use entrega_core::lane::{GateKind, Hold};
+use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -17,6 +16,8 @@ use super::KeptAnswer;
 pub struct CachedAnswer {
     /// When it was given.
     pub stored_at: Time,
+    /// For which job.
+    pub job: JobId,
     /// The answer.
     pub answer: KeptAnswer,
 }
@@ -28,20 +29,4 @@ pub struct GateName {
     pub name: LaneName,
     /// Its policy.
     pub policy: Arc<LanePolicy>,
-}
-
-/// Whether a call may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passing {
-    /// It may, and it counts.
-    Through,
-    /// Not now: which gate, and for how long, where that is known.
-    Held(GateKind, Option<Duration>),
-}
-
-impl Passing {
-    /// What holds a call at `now`, if anything does.
-    pub fn of(now: Time, hold: Option<Hold>) -> Passing {
-        hold.map_or(Passing::Through, |hold| Passing::Held(hold.gate, hold.until.map(|until| until.since(now))))
-    }
 }

@@ -4,13 +4,18 @@
 //! to be readable in twenty years.
 //! Never: knows where records are kept.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+use entrega_core::body::Body;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Failure;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Earlier, Job, JobState, Priority};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::AnswerSource;
+use entrega_core::payload::Payload;
 use entrega_core::policy::DeadLetterPolicy;
 use entrega_core::time::Time;
 use serde::de::DeserializeOwned;
@@ -18,10 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobView, KeptAnswer};
 
-/// Version 1 of every binary record but [`Ended`].
+/// Version 1 of every binary record but those of jobs.
 const VERSION: u8 = 1;
-/// Version 1 of [`Ended`], which stands in the same place as [`Job`].
+/// Version 1 of [`Ended`], which stands in the same place as a [`JobHead`].
 const ENDED_VERSION: u8 = 2;
+/// Version 1 of [`JobHead`].
+const JOB_VERSION: u8 = 3;
 
 /// A record that cannot be understood.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +37,12 @@ pub(super) enum BadRecord {
     Binary(#[from] postcard::Error),
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    #[error("version {found}, this program knows {VERSION}")]
-    Version { found: u8 },
+    #[error("version {found}, this program knows {known}")]
+    Version { found: u8, known: u8 },
+    #[error("it carries {found} bytes, and was written with {written}")]
+    Cut { found: usize, written: usize },
+    #[error("no product can be called {0}")]
+    Kind(String),
     #[error("empty")]
     Empty,
 }
@@ -51,6 +62,8 @@ pub(super) struct Ended {
     pub(super) generation: u8,
     pub(super) attempts: Vec<Attempt>,
     pub(super) answer: Option<KeptAnswer>,
+    /// Where the body of the answer is, if it is another job's: it is not kept twice.
+    pub(super) source: Option<AnswerSource>,
 }
 
 impl Ended {
@@ -68,16 +81,29 @@ impl Ended {
             generation,
             attempts: Vec::new(),
             answer: None,
+            source: None,
         }
+    }
+
+    /// The same with an answer; the body of one that is another job's stays where it is.
+    pub(super) fn with_answer(self, answer: Option<KeptAnswer>) -> Ended {
+        let source = answer.as_ref().and_then(|answer| answer.source.clone());
+        let answer = answer.map(|answer| match source {
+            Some(_) => KeptAnswer { body: Body::default(), ..answer },
+            None => answer,
+        });
+        Ended { answer, source, ..self }
     }
 
     /// The end of a job whose answer was known when it was taken.
     pub(super) fn answered(job: Job, answer: KeptAnswer) -> Ended {
         let taken_at = job.accepted_at;
-        Ended { answer: Some(answer), ..Ended::of(job, JobState::Done, taken_at, 0) }
+        Ended::of(job, JobState::Done, taken_at, 0).with_answer(Some(answer))
     }
 
+    /// As it is shown; the body of an answer that is another job's is missing from it.
     pub(super) fn view(self, id: JobId) -> JobView {
+        let source = self.source;
         JobView {
             job_id: id,
             lane: self.lane,
@@ -94,7 +120,7 @@ impl Ended {
             ended_at: Some(self.ended_at),
             generation: self.generation,
             attempts: self.attempts,
-            result: self.answer,
+            result: self.answer.map(|answer| KeptAnswer { source, ..answer }),
         }
     }
 }
@@ -170,25 +196,89 @@ pub(super) fn carried_bytes(job: &Job) -> usize {
     job.payload.bytes().len()
 }
 
+/// A job without what it carries. That follows in the record as it is, so that it is sent out of the record without being
+/// copied.
+#[derive(Serialize, Deserialize)]
+struct JobHead<'a> {
+    id: JobId,
+    lane: Cow<'a, LaneName>,
+    tenant: Cow<'a, TenantName>,
+    priority: Priority,
+    kind: &'a str,
+    carried_bytes: usize,
+    destination: Cow<'a, Option<String>>,
+    earlier: Cow<'a, Earlier>,
+    labels: Cow<'a, BTreeMap<String, String>>,
+    idempotency_key: Cow<'a, Option<String>>,
+    accepted_at: Time,
+    due_at: Time,
+    expires_at: Option<Time>,
+}
+
 /// A job's record, in one allocation of about the right size.
 pub(super) fn encode_job(job: &Job) -> Vec<u8> {
-    encode_into(job, Vec::with_capacity(256 + carried_bytes(job)))
+    let head = JobHead {
+        id: job.id,
+        lane: Cow::Borrowed(&job.lane),
+        tenant: Cow::Borrowed(&job.tenant),
+        priority: job.priority,
+        kind: job.payload.kind(),
+        carried_bytes: carried_bytes(job),
+        destination: Cow::Borrowed(&job.destination),
+        earlier: Cow::Borrowed(&job.earlier),
+        labels: Cow::Borrowed(&job.labels),
+        idempotency_key: Cow::Borrowed(&job.idempotency_key),
+        accepted_at: job.accepted_at,
+        due_at: job.due_at,
+        expires_at: job.expires_at,
+    };
+    let mut bytes = encode_into(JOB_VERSION, &head, Vec::with_capacity(256 + carried_bytes(job)));
+    bytes.extend_from_slice(job.payload.bytes());
+    bytes
+}
+
+/// The job of a record. What it carries is a part of the record's own bytes.
+pub(super) fn decode_job(record: &Bytes) -> Result<Job, BadRecord> {
+    let (head, carried) = postcard::take_from_bytes::<JobHead<'_>>(versioned(JOB_VERSION, record)?)?;
+    if carried.len() != head.carried_bytes {
+        return Err(BadRecord::Cut { found: carried.len(), written: head.carried_bytes });
+    }
+    let payload = Payload::kept(head.kind, record.slice_ref(carried));
+    Ok(Job {
+        payload: payload.ok_or_else(|| BadRecord::Kind(head.kind.to_owned()))?,
+        id: head.id,
+        lane: head.lane.into_owned(),
+        tenant: head.tenant.into_owned(),
+        priority: head.priority,
+        destination: head.destination.into_owned(),
+        earlier: head.earlier.into_owned(),
+        labels: head.labels.into_owned(),
+        idempotency_key: head.idempotency_key.into_owned(),
+        accepted_at: head.accepted_at,
+        due_at: head.due_at,
+        expires_at: head.expires_at,
+    })
 }
 
 /// A binary record. Encoding plain data into memory cannot fail.
 pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    encode_into(record, Vec::with_capacity(192))
+    encode_into(VERSION, record, Vec::with_capacity(192))
 }
 
-fn encode_into<T: Serialize>(record: &T, mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.push(VERSION);
+fn encode_into<T: Serialize>(version: u8, record: &T, mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.push(version);
     postcard::to_extend(record, bytes).expect("plain data encodes")
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadRecord> {
+    Ok(postcard::from_bytes(versioned(VERSION, bytes)?)?)
+}
+
+/// What follows the version.
+fn versioned(known: u8, bytes: &[u8]) -> Result<&[u8], BadRecord> {
     match bytes.split_first() {
-        Some((&VERSION, rest)) => Ok(postcard::from_bytes(rest)?),
-        Some((&found, _)) => Err(BadRecord::Version { found }),
+        Some((&found, rest)) if found == known => Ok(rest),
+        Some((&found, _)) => Err(BadRecord::Version { found, known }),
         None => Err(BadRecord::Empty),
     }
 }
@@ -203,9 +293,7 @@ pub(super) fn decode_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadRec
 }
 
 pub(super) fn encode_ended(ended: &Ended) -> Vec<u8> {
-    let mut bytes = encode(ended);
-    bytes[0] = ENDED_VERSION;
-    bytes
+    encode_into(ENDED_VERSION, ended, Vec::with_capacity(192))
 }
 
 /// Whether a record is the end of a job; looking at one byte is cheaper than decoding.
@@ -214,5 +302,48 @@ pub(super) fn is_ended(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn decode_ended(bytes: &[u8]) -> Result<Ended, BadRecord> {
-    Ok(postcard::from_bytes(bytes.get(1..).unwrap_or_default())?)
+    Ok(postcard::from_bytes(versioned(ENDED_VERSION, bytes)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        let now = Time::from_millis(1_000);
+        Job {
+            id: JobId::from_bytes([7; 16]),
+            lane: LaneName::new("http").unwrap(),
+            tenant: TenantName::new("acme").unwrap(),
+            priority: Priority::High,
+            payload: Payload::opaque(&b"what is carried"[..]),
+            destination: Some("POST https://example.com/".into()),
+            earlier: Earlier { attempts: 2, accepted: vec!["ann@example.com".into()] },
+            labels: [("runId".to_owned(), "4711".to_owned())].into(),
+            idempotency_key: Some("order-17".into()),
+            accepted_at: now,
+            due_at: now,
+            expires_at: Some(Time::from_millis(2_000)),
+        }
+    }
+
+    #[test]
+    fn a_job_reads_back_and_carries_the_bytes_of_its_record() {
+        let record = Bytes::from(encode_job(&job()));
+        let read = decode_job(&record).unwrap();
+        assert_eq!(read, job());
+        let carried = read.payload.bytes();
+        assert!(record.as_ptr_range().contains(&carried.as_ptr()), "it was copied");
+    }
+
+    /// What a job carries stands last in its record, and nothing else says where it ends.
+    #[test]
+    fn a_record_that_was_cut_is_not_taken_for_a_job_that_carries_less() {
+        let record = Bytes::from(encode_job(&job()));
+        for length in 0..record.len() {
+            assert!(decode_job(&record.slice(..length)).is_err(), "{length} of {} bytes", record.len());
+        }
+        let longer = Bytes::from([&record[..], b"!"].concat());
+        assert!(decode_job(&longer).is_err());
+    }
 }

@@ -16,6 +16,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Api;
 use super::problem::ApiError;
+use super::traffic::CallContext;
 use entrega::chance::secret_bytes;
 use entrega::store::{ApiKey, KeyScope};
 
@@ -87,9 +88,10 @@ impl Principal {
     /// Which tenant a new piece of work is for: the one named, or the caller's own.
     pub(super) fn acts_for(&self, named: Option<TenantName>) -> Result<TenantName, ApiError> {
         match named {
-            Some(tenant) if tenant.is_endpoint() => Err(ApiError::invalid("tenant", "a tenant's name has no slash")),
-            Some(tenant) if self.sees(&tenant) => Ok(tenant),
-            Some(_) => Err(ApiError::OtherTenant),
+            Some(tenant) if !self.sees(&tenant) => Err(ApiError::OtherTenant),
+            Some(tenant) => {
+                TenantName::given(tenant.as_str()).map_err(|error| ApiError::invalid("tenant", error.to_string()))
+            }
             None => Ok(self.tenant().clone()),
         }
     }
@@ -98,6 +100,8 @@ impl Principal {
     pub(super) fn narrow(&self, named: Option<TenantName>) -> Result<Option<TenantName>, ApiError> {
         match named {
             None if self.is_admin() => Ok(None),
+            // Whoever sees every tenant sees what nobody asked with a key, too.
+            Some(tenant) if self.is_admin() && !tenant.is_endpoint() => Ok(Some(tenant)),
             named => self.acts_for(named).map(Some),
         }
     }
@@ -119,6 +123,9 @@ macro_rules! caller_with_scope {
             async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<$name, ApiError> {
                 let principal = Principal::of(api, &parts.headers)?;
                 principal.require($scope)?;
+                if let Some(call) = parts.extensions.get::<Arc<CallContext>>() {
+                    call.set_tenant(principal.tenant());
+                }
                 Ok($name(principal))
             }
         }

@@ -22,6 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
 use super::problem::ApiError;
+use super::traffic::{CallContext, SMALL};
 
 /// The most levels of arrays and objects in a body.
 pub(super) const DEPTH_MAX: usize = 64;
@@ -76,7 +77,7 @@ impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<JsonBytes, ApiError> {
         check_type(request.headers())?;
-        let bytes = read(request.into_body(), api.limits.body_bytes_max, api.limits.body_timeout).await?;
+        let bytes = read(request, api.limits.body_bytes_max, api.limits.body_timeout).await?;
         check_depth(&bytes)?;
         Ok(JsonBytes(bytes))
     }
@@ -85,7 +86,7 @@ impl FromRequest<Arc<Api>> for JsonBytes {
 impl FromRequest<Arc<Api>> for RawBytes {
     type Rejection = ApiError;
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<RawBytes, ApiError> {
-        read(request.into_body(), api.limits.body_bytes_max, api.limits.body_timeout).await.map(RawBytes)
+        read(request, api.limits.body_bytes_max, api.limits.body_timeout).await.map(RawBytes)
     }
 }
 
@@ -94,10 +95,13 @@ impl FromRequest<Arc<Api>> for MailBytes {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<MailBytes, ApiError> {
         check_type(request.headers())?;
         let limits = &api.limits;
-        let body = request.into_body();
         // A body that does not say how long it is may be as long as it likes.
-        let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= limits.body_bytes_max as u64);
-        let room = match is_small {
+        let length = request.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+        let length = length.unwrap_or(limits.mail_bytes_max);
+        let mut body = Reading::new(request, limits.mail_bytes_max);
+        // Counted first, so that no tenant has more than its share of the large ones.
+        body.fit(length)?;
+        let room = match length <= limits.body_bytes_max {
             true => None,
             false => {
                 let waiting = api.large_bodies.clone().acquire_owned();
@@ -106,7 +110,7 @@ impl FromRequest<Arc<Api>> for MailBytes {
                 Some(room.map_err(|_| ApiError::BodyBroken)?)
             }
         };
-        let json = read(body, limits.mail_bytes_max, limits.body_timeout).await?;
+        let json = body.read(limits.body_timeout).await?;
         check_depth(&json)?;
         Ok(MailBytes { json, _room: room })
     }
@@ -147,35 +151,67 @@ fn is_json(headers: &HeaderMap) -> bool {
             && essence[essence.len() - "+json".len()..].eq_ignore_ascii_case("+json"))
 }
 
-async fn read(body: Body, bytes_max: usize, limit: Duration) -> Result<Bytes, ApiError> {
-    if body.size_hint().lower() > bytes_max as u64 {
-        return Err(ApiError::BodyTooLarge { bytes_max });
-    }
-    tokio::time::timeout(limit, collect(body, bytes_max)).await.unwrap_or(Err(ApiError::BodyTimeout { limit }))
+async fn read(request: Request, bytes_max: usize, limit: Duration) -> Result<Bytes, ApiError> {
+    Reading::new(request, bytes_max).read(limit).await
 }
 
-/// The whole body. Most fit in one frame, which is then not copied.
-async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        // Trailers are of no interest.
-        let Ok(data) = frame.map_err(|_| ApiError::BodyBroken)?.into_data() else { continue };
-        if first.len() + all.len() + data.len() > bytes_max {
-            return Err(ApiError::BodyTooLarge { bytes_max });
-        }
-        if first.is_empty() && all.is_empty() {
-            first = data;
-            continue;
-        }
-        if all.is_empty() {
-            let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(bytes_max);
-            all.reserve(first.len() + data.len() + rest);
-            all.extend_from_slice(&std::mem::take(&mut first));
-        }
-        all.extend_from_slice(&data);
+/// A body that is being read, and what is counted of it; its call gives that back.
+struct Reading {
+    body: Body,
+    bytes_max: usize,
+    call: Option<Arc<CallContext>>,
+    counted: usize,
+}
+
+impl Reading {
+    fn new(request: Request, bytes_max: usize) -> Reading {
+        let call = request.extensions().get::<Arc<CallContext>>().cloned();
+        Reading { body: request.into_body(), bytes_max, call, counted: 0 }
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+
+    /// Counts what a body of so many bytes has in memory, in steps: one without a length grows.
+    fn fit(&mut self, bytes: usize) -> Result<(), ApiError> {
+        if bytes > self.bytes_max {
+            return Err(ApiError::BodyTooLarge { bytes_max: self.bytes_max });
+        }
+        if bytes <= self.counted.max(SMALL) {
+            return Ok(());
+        }
+        let more = (bytes - self.counted).max(self.counted).max(SMALL);
+        if let Some(call) = &self.call {
+            call.count(more)?;
+        }
+        self.counted += more;
+        Ok(())
+    }
+
+    async fn read(mut self, limit: Duration) -> Result<Bytes, ApiError> {
+        // All that is announced is going to be in memory.
+        self.fit(usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX))?;
+        tokio::time::timeout(limit, self.collect()).await.unwrap_or(Err(ApiError::BodyTimeout { limit }))
+    }
+
+    /// The whole body. Most fit in one frame, which is then not copied.
+    async fn collect(mut self) -> Result<Bytes, ApiError> {
+        let mut first = Bytes::new();
+        let mut all = BytesMut::new();
+        while let Some(frame) = self.body.frame().await {
+            // Trailers are of no interest.
+            let Ok(data) = frame.map_err(|_| ApiError::BodyBroken)?.into_data() else { continue };
+            self.fit(first.len() + all.len() + data.len())?;
+            if first.is_empty() && all.is_empty() {
+                first = data;
+                continue;
+            }
+            if all.is_empty() {
+                let rest = usize::try_from(self.body.size_hint().lower()).unwrap_or(0).min(self.bytes_max);
+                all.reserve(first.len() + data.len() + rest);
+                all.extend_from_slice(&std::mem::take(&mut first));
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(if all.is_empty() { first } else { all.freeze() })
+    }
 }
 
 /// Refuses what is nested too deeply, before a parser follows it down.

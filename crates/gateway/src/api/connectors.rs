@@ -33,7 +33,7 @@ pub(super) struct ConnectorBody {
     /// Requests go below it; https, unless the operator opened more.
     #[schema(example = "https://api.example.com/v1")]
     base_url: String,
-    /// Its credentials; left out, one that is there keeps its own.
+    /// Its credentials; left out, one that is there keeps its own, as long as scheme, host and port stay the same.
     auth: Option<AuthBody>,
     /// Who alone may use it; everybody if left out.
     #[schema(value_type = Option<String>)]
@@ -253,7 +253,8 @@ pub(super) async fn set(
     let limits = given.limits()?;
     let rules = given.classify.unwrap_or_default();
     within("classify", rules.len(), 0, RULES_MAX)?;
-    let (base_url, auth, tenant) = (given.base_url, given.auth.map(Auth::from), given.tenant);
+    let tenant = given.tenant.map(|tenant| who.acts_for(Some(tenant))).transpose()?;
+    let (base_url, auth) = (given.base_url, given.auth.map(Auth::from));
     let is_new =
         api.engine.connectors().put(Connector { id: id.clone(), base_url, auth, tenant, limits, rules }).await?;
     who.audit("connector.set", &id);

@@ -19,7 +19,7 @@ use super::body::{JsonBody, checked_reason};
 use super::caller::{Caller, IdempotencyHeader};
 use super::idempotency::{Done, idempotent_write};
 use super::mask::shown;
-use super::page::{Listing, page};
+use super::page::{Composing, Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::{Api, schema};
@@ -113,6 +113,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
     Params(query): Params<DeadLettersQuery>,
+    _composing: Composing,
 ) -> Result<Json<Listing<Value>>, ApiError> {
     let page = page(query.cursor.as_deref(), query.limit)?;
     let filter = DeadLetterFilter {

@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Reader;
 use super::mask::shown;
-use super::page::LIMIT_MAX;
+use super::page::{Composing, LIMIT_MAX};
 use super::problem::ApiError;
 use super::query::Params;
 use super::{Api, schema};
@@ -78,6 +78,7 @@ pub(super) async fn export(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
     Params(query): Params<ExportQuery>,
+    _composing: Composing,
 ) -> Result<Response, ApiError> {
     let filter = DeadLetterFilter {
         lane: query.lane,
@@ -95,7 +96,8 @@ pub(super) async fn export(
     };
     // The first page is read before the answer begins, so that a store that fails at once is a problem, not a cut.
     let first = read(&api.engine, &filter, None).await?;
-    let writer = Writer { engine: api.engine.clone(), filter, format, at: Place::First(first) };
+    let tenant = who.tenant().clone();
+    let writer = Writer { api, tenant, filter, format, at: Place::First(first) };
     let pages = stream::try_unfold(writer, Writer::next);
     Ok(([(CONTENT_TYPE, content_type), (CONTENT_DISPOSITION, disposition)], Body::from_stream(pages)).into_response())
 }
@@ -115,7 +117,8 @@ enum Place {
 }
 
 struct Writer {
-    engine: Arc<Engine>,
+    api: Arc<Api>,
+    tenant: TenantName,
     filter: DeadLetterFilter,
     format: Format,
     at: Place,
@@ -124,9 +127,10 @@ struct Writer {
 impl Writer {
     async fn next(mut self) -> Result<Option<(Bytes, Writer)>, StoreError> {
         let mut text = Vec::new();
+        let _composing = self.api.composing.take(self.tenant.as_str()).await;
         let paged = match std::mem::replace(&mut self.at, Place::End) {
             Place::End => return Ok(None),
-            Place::After(place) => read(&self.engine, &self.filter, Some(place)).await.inspect_err(|error| {
+            Place::After(place) => read(&self.api.engine, &self.filter, Some(place)).await.inspect_err(|error| {
                 tracing::error!(errorReason = ?error, "An export broke off");
             })?,
             Place::First(paged) => {

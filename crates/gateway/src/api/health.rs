@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::auth::Principal;
+use super::figures;
 use super::problem::ApiError;
 use entrega::store::{KeyScope, MemoryUse};
 
@@ -118,5 +119,6 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> 
         Principal::of(&api, &headers)?.require(KeyScope::Admin)?;
     }
     let text = api.engine.env().metrics.render(api.engine.store(), api.engine.env().clock.now()).await?;
+    let text = text + &figures::render(&api);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], text))
 }

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Admin, MaybeReader, Principal, Reader, Sender};
 use super::caller::{Caller, IdempotencyHeader};
 use super::idempotency::{Done, idempotent_write};
-use super::page::{Listing, page};
+use super::page::{Composing, Listing, page};
 use super::problem::{ApiError, Problem};
 use super::query::{JobPath, Params};
 use super::{Api, schema};
@@ -136,6 +136,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Reader(who): Reader,
     Params(query): Params<JobsQuery>,
+    _composing: Composing,
 ) -> Result<Json<Listing<JobView>>, ApiError> {
     let page = page(query.cursor.as_deref(), query.limit)?;
     let states = query.state.into_iter().collect();
@@ -157,6 +158,8 @@ pub(super) async fn list(
             headers(("age" = Option<u64>, description = "How old an answer was, in seconds, that had been given before"))),
         (status = 410, description = "It ended so long ago that it is not kept any more", body = Problem,
             content_type = "application/problem+json"),
+        (status = 429, description = "Too many calls of this tenant wait already", body = Problem,
+            content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn show(
@@ -175,6 +178,8 @@ pub(super) async fn show(
     let wait = query.wait.as_deref().map(wait_time).transpose()?;
     let is_public = who.is_none();
     let Some(wait) = wait.filter(|_| !view.state.is_end()) else { return Ok(shown(view, is_public)) };
+    let tenant = who.as_ref().map_or(&view.company_id, Principal::tenant);
+    let _waiting = api.begin_waiting(tenant)?;
     let ended = async {
         tokio::select! {
             ended = api.engine.store().ended(id) => ended,

@@ -3,10 +3,11 @@
 //! Never: decides what becomes of a job, keeps state of its own, or shows one tenant's work to another.
 //!
 //! # Layout
-//! - `server`: connections; `write_timeout`: answers that are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
-//!   was asked; `idempotency`: what a key makes happen once; `problem`: what went wrong; `mask`: what is not shown
+//! - `server`: connections; `seats`: which one gives way; `traffic`: what they have in memory; `write_timeout`: answers that
+//!   are not taken; `auth`: who asks; `caller`, `body`, `query`, `page`: what
+//!   was asked; `idempotency`: what a key makes happen once; `waiting`: who is kept waiting; `problem`: what went wrong; `mask`: what is not shown
 //! - `jobs`, `submit`, `proxy`, `connectors`, `requests`, `emails` (`mail_view`), `suppressions`, `ses`, `lanes`, `dlq`,
-//!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health`: the calls, by noun
+//!   `export`, `replays`, `tenants`, `nodes`, `endpoints` (`secrets`), `deliveries`, `events`, `keys`, `health` (`figures`): the calls, by noun
 //! - `openapi`, `schema`: the same calls as a document
 
 mod auth;
@@ -19,6 +20,7 @@ mod emails;
 mod endpoints;
 mod events;
 mod export;
+mod figures;
 mod health;
 mod idempotency;
 mod jobs;
@@ -36,12 +38,15 @@ mod rates;
 mod replays;
 mod requests;
 mod schema;
+mod seats;
 mod secrets;
 mod server;
 mod ses;
 mod submit;
 mod suppressions;
 mod tenants;
+mod traffic;
+mod waiting;
 mod write_timeout;
 
 use std::sync::Arc;
@@ -49,6 +54,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::HeaderName;
 use axum::routing::{delete, get, post, put};
+use entrega_call::Shares;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 use tokio::sync::Semaphore;
@@ -56,10 +62,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::auth::{hash_key, new_key};
 pub use self::openapi::openapi;
-pub use self::server::{ServerLimits, serve};
+pub use self::seats::RESERVED;
+pub use self::server::{ServerLimits, WAITING_CALLS_MAX, serve};
 
 use self::problem::ApiError;
 use self::rates::RequestRates;
+use self::traffic::Traffic;
+use self::waiting::WaitingCalls;
+use crate::log::Log;
 use entrega::engine::Engine;
 use entrega::store::{ApiKey, KeyScope};
 
@@ -67,6 +77,9 @@ use entrega::store::{ApiKey, KeyScope};
 const DEFAULT_LANE: &str = "http";
 /// The lane of mails.
 const MAIL_LANE: &str = "email:send";
+/// Listings that are put together at once; each may be as large as a page of the store.
+const COMPOSING_MAX: usize = 6;
+const COMPOSING_PER_TENANT: usize = 2;
 /// The tenant of whoever holds the admin key.
 const ADMIN_TENANT: &str = "default";
 
@@ -81,12 +94,14 @@ pub struct ApiState {
     pub open_metrics: bool,
     /// The header in which callers name the user they act for.
     pub user_header: HeaderName,
+    /// The log, for what is counted of it.
+    pub log: Option<Log>,
 }
 
 impl ApiState {
     /// An API over this engine, with what else is usual.
     pub fn new(engine: Arc<Engine>, admin_hash: [u8; 32]) -> ApiState {
-        ApiState { engine, admin_hash, open_metrics: false, user_header: entrega_call::USER_HEADER }
+        ApiState { engine, admin_hash, open_metrics: false, user_header: entrega_call::USER_HEADER, log: None }
     }
 }
 
@@ -96,6 +111,7 @@ struct Api {
     admin: Arc<ApiKey>,
     open_metrics: bool,
     user_header: HeaderName,
+    log: Option<Log>,
     default_lane: LaneName,
     mail_lane: LaneName,
     limits: ServerLimits,
@@ -103,6 +119,11 @@ struct Api {
     large_bodies: Arc<Semaphore>,
     /// Calls of tenants with a limit.
     rates: RequestRates,
+    waiting: WaitingCalls,
+    /// Bodies and answers in memory.
+    traffic: Arc<Traffic>,
+    /// Large answers that are put together at once; others wait.
+    composing: Shares,
     /// Ends long polls, so that they do not hold up a shutdown.
     shutdown: CancellationToken,
 }
@@ -121,10 +142,14 @@ impl Api {
             admin: Arc::new(admin),
             open_metrics: state.open_metrics,
             user_header: state.user_header,
+            log: state.log,
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
             rates: RequestRates::default(),
+            waiting: WaitingCalls::default(),
+            traffic: Traffic::new(limits.in_flight_bytes_max, limits.in_flight_bytes_per_tenant),
+            composing: Shares::new(COMPOSING_MAX, COMPOSING_PER_TENANT),
             limits,
             shutdown,
         }
@@ -138,7 +163,7 @@ impl Api {
 }
 
 /// All routes. Each is also listed in [`openapi()`]; a test compares the two.
-fn router(api: Api) -> Router {
+fn router(api: Arc<Api>) -> Router {
     Router::new()
         .route("/v1/jobs", post(submit::submit).get(jobs::list))
         .route("/v1/jobs/{id}", get(jobs::show).delete(jobs::cancel))
@@ -189,5 +214,5 @@ fn router(api: Api) -> Router {
         .route("/openapi.json", get(openapi::document))
         .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed })
         .fallback(|| async { ApiError::NoRoute })
-        .with_state(Arc::new(api))
+        .with_state(api)
 }

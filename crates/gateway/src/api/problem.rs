@@ -16,7 +16,7 @@ use entrega::mail::sns::SnsError;
 use entrega::proxy::{BadQuestion, NotAsked};
 use entrega::refusal::Refusal;
 use entrega::seal::SealError;
-use entrega::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
+use entrega::store::{BeginReplayError, ChangeError, KeyScope, PutEndpointError, PutKeyError, StoreError};
 use entrega::webhook::EndpointError;
 
 /// The content type of a problem document.
@@ -38,6 +38,35 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
+    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'static str>,
+}
+
+/// What a tenant has a limited amount of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quota {
+    /// Calls that wait: long polls, and requests to connectors.
+    Calls,
+    /// Bytes of bodies and answers in memory.
+    InFlight,
+}
+
+impl Quota {
+    fn name(self) -> &'static str {
+        match self {
+            Quota::Calls => "calls",
+            Quota::InFlight => "in_flight_bytes",
+        }
+    }
+
+    /// What there are so many of, and what helps.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Quota::Calls => ("calls wait already", "wait for one to end"),
+            Quota::InFlight => ("bytes of bodies and answers may be on their way at once", "send fewer at once"),
+        }
+    }
 }
 
 /// A field that is wrong.
@@ -88,6 +117,12 @@ pub(super) enum ApiError {
     Endpoint(EndpointError),
     #[error(transparent)]
     Connector(PutConnectorError),
+    #[error(transparent)]
+    Replays(BeginReplayError),
+    #[error(transparent)]
+    Keys(PutKeyError),
+    #[error("the senders of this tenant are from the configuration: change them there and start again")]
+    SendersConfigured,
     #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
     BeingMade { for_another: std::time::Duration },
     #[error(transparent)]
@@ -96,6 +131,10 @@ pub(super) enum ApiError {
     ShuttingDown,
     #[error("this endpoint is being changed by many at once; try again")]
     EndpointBusy,
+    #[error("the quota '{}' is used up: {max} {}; {}", quota.name(), quota.words().0, quota.words().1)]
+    OverQuota { quota: Quota, max: usize },
+    #[error("too many callers are being served at once; send the request again")]
+    Busy,
     #[error("there is no {what} with this id")]
     NotFound { what: &'static str },
     #[error("no job with this id is kept any more: ended jobs are kept for {}", format_duration(*kept_for))]
@@ -149,17 +188,39 @@ impl From<PutConnectorError> for ApiError {
         match error {
             PutConnectorError::Invalid { field, source } => ApiError::invalid(field, format!("must be {source}")),
             PutConnectorError::Auth(error) => ApiError::invalid("auth", error.to_string()),
+            error @ PutConnectorError::CredentialsNeeded { .. } => {
+                let text = error.to_string();
+                ApiError::invalid("auth", text.trim_start_matches("auth: "))
+            }
             PutConnectorError::Unknown => ApiError::NotFound { what: "connector" },
             PutConnectorError::Seal(error) => error.into(),
             PutConnectorError::Store(error) => error.into(),
-            conflict @ PutConnectorError::Configured => ApiError::Connector(conflict),
+            conflict @ (PutConnectorError::Configured | PutConnectorError::TooMany) => ApiError::Connector(conflict),
+        }
+    }
+}
+
+impl From<BeginReplayError> for ApiError {
+    fn from(error: BeginReplayError) -> ApiError {
+        match error {
+            BeginReplayError::Store(error) => error.into(),
+            conflict @ BeginReplayError::TooMany => ApiError::Replays(conflict),
+        }
+    }
+}
+
+impl From<PutKeyError> for ApiError {
+    fn from(error: PutKeyError) -> ApiError {
+        match error {
+            PutKeyError::Store(error) => error.into(),
+            conflict @ PutKeyError::TooMany => ApiError::Keys(conflict),
         }
     }
 }
 
 /// When to look again for the answer to a request that is being made: it usually comes much sooner than it must.
 const BEING_MADE_LOOK_MAX: u64 = 5;
-/// When to try again with a store that is gone or full: it comes back by itself.
+/// When to try again with what is gone or full: a store, a quota. It comes back by itself.
 const STORE_RETRY_AFTER_SECONDS: u64 = 2;
 
 /// The kinds of problems: status, type, title.
@@ -178,6 +239,8 @@ const GONE: Kind = (StatusCode::GONE, "urn:entrega:problem:gone", "Not kept any 
 const BAD_PARAMETER: Kind = (StatusCode::BAD_REQUEST, "urn:entrega:problem:parameter", "A parameter is wrong");
 const NO_UPSTREAM: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:no-upstream", "The route has no upstream yet");
+const OVER_QUOTA: Kind = (StatusCode::TOO_MANY_REQUESTS, "urn:entrega:problem:quota", "A quota is used up");
+const BUSY: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:busy", "Too many callers at once");
 const BEING_MADE: Kind = (StatusCode::CONFLICT, "urn:entrega:problem:being-made", "The request is being made");
 const STOPPING: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopping", "The node is stopping");
 const NO_ANSWER: Kind = (StatusCode::BAD_GATEWAY, "urn:entrega:problem:no-answer", "The API gave no answer");
@@ -196,7 +259,6 @@ const NO_TRANSPORT: Kind =
 const NOT_FETCHED: Kind =
     (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:not-fetched", "What SNS points to could not be used");
 const UNTRUSTED: Kind = (StatusCode::FORBIDDEN, "urn:entrega:problem:untrusted", "The notification is not trusted");
-const QUOTA: Kind = (StatusCode::TOO_MANY_REQUESTS, "urn:entrega:problem:quota", "The tenant is over a quota");
 const LANE_FULL: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:lane-full", "The lane is full");
 const STOPPED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "urn:entrega:problem:stopped", "The store takes no writes");
 const DISK_FULL: Kind = (StatusCode::INSUFFICIENT_STORAGE, "urn:entrega:problem:disk-full", "The disk is nearly full");
@@ -227,6 +289,7 @@ impl ApiError {
         match self {
             ApiError::NoKey | ApiError::UnknownKey => UNAUTHORIZED,
             ApiError::MissingScope { .. } | ApiError::OtherTenant => FORBIDDEN,
+            ApiError::Refused(Refusal::OtherSender { .. }) => FORBIDDEN,
             ApiError::Invalid { .. } | ApiError::Refused(Refusal::Invalid { .. }) => VALIDATION,
             // Where a job was to go is a field of the submission; elsewhere the lane is part of the path.
             ApiError::Refused(Refusal::Store(StoreError::UnknownLane { .. })) => VALIDATION,
@@ -242,6 +305,8 @@ impl ApiError {
             ApiError::NotAsked(NotAsked::Bad(_)) => BAD_PARAMETER,
             ApiError::NotAsked(NotAsked::Refused(_)) => INTERNAL,
             ApiError::BeingMade { .. } => BEING_MADE,
+            ApiError::OverQuota { .. } => OVER_QUOTA,
+            ApiError::Busy => BUSY,
             ApiError::ShuttingDown => STOPPING,
             ApiError::Unanswered(failed) => unanswered_kind(failed),
             ApiError::MethodNotAllowed => METHOD,
@@ -253,10 +318,11 @@ impl ApiError {
             #[cfg(feature = "ses")]
             ApiError::Sns(_) => UNTRUSTED,
             ApiError::Endpoint(_) | ApiError::Connector(_) | ApiError::EndpointBusy => CONFLICT,
+            ApiError::Replays(_) | ApiError::Keys(_) | ApiError::SendersConfigured => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
-            ApiError::Refused(Refusal::OverQuota { .. }) => QUOTA,
+            ApiError::Refused(Refusal::OverQuota { .. }) => OVER_QUOTA,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
@@ -271,7 +337,6 @@ impl ApiError {
             ApiError::Invalid { field, detail } => one(field, detail.clone()),
             ApiError::Refused(Refusal::Invalid { field, problem }) => one(field, problem.clone()),
             ApiError::NotAsked(NotAsked::Bad(bad)) => one(&bad.field, bad.problem.clone()),
-            ApiError::Refused(refusal @ Refusal::OverQuota { quota, .. }) => one(quota.as_str(), refusal.to_string()),
             ApiError::Refused(Refusal::Store(error @ StoreError::UnknownLane { .. })) => one("lane", error.to_string()),
             _ => Vec::new(),
         }
@@ -285,11 +350,17 @@ impl ApiError {
             ApiError::Refused(Refusal::Full { .. })
                 | ApiError::Unanswered(Failed::NoAnswer { .. })
                 | ApiError::ShuttingDown
+                | ApiError::Busy
         );
         if status.is_server_error() && !is_expected {
             tracing::error!(httpStatus = status.as_u16(), errorReason = ?self, "API call failed");
         }
-        Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors() }
+        let quota = match self {
+            ApiError::OverQuota { quota, .. } => Some(quota.name()),
+            ApiError::Refused(Refusal::OverQuota { quota, .. }) => Some(quota.as_str()),
+            _ => None,
+        };
+        Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors(), quota }
     }
 }
 
@@ -372,7 +443,7 @@ impl IntoResponse for ApiError {
             ApiError::BeingMade { for_another } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(for_another.as_secs().clamp(1, BEING_MADE_LOOK_MAX)));
             }
-            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING].contains(&self.kind()) => {
+            _ if [UNREACHABLE, MEMORY_FULL, NOT_CALLED, STOPPING, OVER_QUOTA, BUSY].contains(&self.kind()) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER_SECONDS));
             }
             _ => {}

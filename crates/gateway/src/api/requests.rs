@@ -175,6 +175,8 @@ fn preferred(headers: &HeaderMap) -> Result<Preferred, ApiError> {
             headers(("location" = String, description = "Where the job can be looked at"))),
         (status = 409, description = "The same request is being made; try again later", body = Problem,
             content_type = "application/problem+json"),
+        (status = 429, description = "Too many calls of this tenant wait already", body = Problem,
+            content_type = "application/problem+json"),
         (status = 502, description = "The API gave no answer", body = Problem, content_type = "application/problem+json"),
         (status = 504, description = "It took too long", body = Problem, content_type = "application/problem+json"),
     )
@@ -193,6 +195,7 @@ pub(super) async fn send(
     let (tenant, priority, call) = body::parse::<Object<ConnectorRequest>>(&json)?.0.into_call(&id, &caller)?;
     let tenant = who.acts_for(tenant)?;
     api.engine.connectors().check(&tenant, &call)?;
+    let _waiting = if preferred.respond_async { None } else { Some(api.begin_waiting(&tenant)?) };
     let work = async {
         if preferred.respond_async {
             return hand_in(&api, &tenant, priority, call, key.clone(), &caller).await;

@@ -1,5 +1,6 @@
 //! The server: connections, within limits.
-//! Invariant: a connection costs bounded memory and ends when it is slow; a shutdown lets requests in flight finish.
+//! Invariant: a connection costs bounded memory and ends when it is slow or somebody else needs its place; health answers when
+//! all places are taken; a shutdown lets requests in flight finish.
 //! Never: knows routes; it hands every request to the router. Whatever reads and writes bytes can be a connection,
 //! so TLS only has to wrap the stream.
 
@@ -8,6 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +17,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use http::Request;
+use http::header::{CONNECTION, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -26,18 +29,22 @@ use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 use super::problem::ApiError;
+use super::seats::{Seat, Seats};
+use super::traffic::{CallBody, CallContext, Traffic, metered};
 use super::write_timeout::WriteTimeout;
 use super::{Api, ApiState, router};
 
 /// What one connection may buffer, and the most bytes in a request's headers; more answer 431.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// What is answered on the reserved connections.
+const HEALTH: &str = "/health/";
 /// The pause after an accept that failed for want of something (file handles, memory): trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What callers may cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Connections at once; further ones wait in the system's queue.
+    /// Connections at once. One more takes the place of an idle one, or is told to come again; health has a few of its own.
     pub connections_max: usize,
     /// From the end of one request to the last byte of the next one's headers, so also how long a connection may
     /// idle: hyper has one clock for both.
@@ -50,9 +57,18 @@ pub struct ServerLimits {
     pub mail_bytes_max: usize,
     /// Bodies larger than `body_bytes_max` that are in memory at once; further ones wait.
     pub large_bodies_max: usize,
+    /// Bytes of bodies and answers in memory at once.
+    pub in_flight_bytes_max: usize,
+    /// The same for one tenant.
+    pub in_flight_bytes_per_tenant: usize,
+    /// Calls of one tenant that wait at once: long polls, and requests to connectors.
+    pub waiting_calls_max: usize,
     /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
 }
+
+/// Calls of one tenant that wait at once, unless it was given another quota.
+pub const WAITING_CALLS_MAX: usize = 256;
 
 impl Default for ServerLimits {
     fn default() -> ServerLimits {
@@ -63,6 +79,9 @@ impl Default for ServerLimits {
             body_bytes_max: 1 << 20,
             mail_bytes_max: 14 << 20,
             large_bodies_max: 16,
+            in_flight_bytes_max: 256 << 20,
+            in_flight_bytes_per_tenant: 64 << 20,
+            waiting_calls_max: WAITING_CALLS_MAX,
             drain_timeout: Duration::from_secs(10),
         }
     }
@@ -71,17 +90,25 @@ impl Default for ServerLimits {
 /// Answers on `listener` until `shutdown`, then finishes what is in flight.
 pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits, shutdown: CancellationToken) {
     let http = protocol(&limits);
-    let (connections_max, drain_timeout) = (limits.connections_max.max(1), limits.drain_timeout);
-    let write_timeout = limits.body_timeout;
-    let router = router(Api::new(state, limits, shutdown.clone()));
+    let mut seats = Seats::new(limits.connections_max);
+    let (drain_timeout, write_timeout) = (limits.drain_timeout, limits.body_timeout);
+    let api = Arc::new(Api::new(state, limits, shutdown.clone()));
+    let traffic = api.traffic.clone();
+    let service = Service { router: router(api), traffic, shutdown: shutdown.clone() };
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => report(ended),
-            stream = accept(&listener), if connections.len() < connections_max => {
-                let stream = WriteTimeout::new(stream, write_timeout);
-                connections.spawn(converse(http.clone(), stream, router.clone(), shutdown.clone()));
+            Some(ended) = connections.join_next() => match ended {
+                Ok(number) => seats.free(number),
+                Err(error) => {
+                    report(&error);
+                    seats.free_abandoned();
+                }
+            },
+            stream = accept(&listener), if connections.len() < seats.limit() => {
+                let (stream, seat) = (WriteTimeout::new(stream, write_timeout), seats.take());
+                connections.spawn(converse(http.clone(), stream, service.clone(), seat));
             }
         }
     }
@@ -120,30 +147,67 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// One connection, to its end.
-async fn converse<S>(http: http1::Builder, stream: S, router: Router, shutdown: CancellationToken)
+/// What answers the calls of every connection.
+#[derive(Clone)]
+struct Service {
+    router: Router,
+    traffic: Arc<Traffic>,
+    shutdown: CancellationToken,
+}
+
+/// One connection, to its end. Gives the number of its seat.
+async fn converse<S>(http: http1::Builder, stream: S, service: Service, seat: Arc<Seat>) -> u64
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: Request<Incoming>| answer(&router, request));
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let (shutdown, taken) = (service.shutdown.clone(), seat.clone());
+    let answering = service_fn(move |request: Request<Incoming>| service.answer(&taken, request));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answering));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+        () = seat.told_to_leave() => match seat.was_used() {
+            true => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+            // Nothing was asked yet, so nobody waits for an answer.
+            false => Ok(()),
+        }
     };
     if let Err(error) = ended {
         tracing::debug!(errorReason = %error, "A connection broke off");
     }
+    seat.number
 }
 
-/// A handler that panics has made a mistake, its caller has not: the caller gets an answer, and the connection lives.
-/// Nothing a handler leaves half done is seen by others: what they share is in the store, which changes in whole verbs.
-fn answer(router: &Router, request: Request<Incoming>) -> impl Future<Output = Result<Response, Infallible>> + use<> {
-    let answer = router.clone().call(request.map(Body::new));
-    AssertUnwindSafe(answer).catch_unwind().map(|answered| answered.unwrap_or_else(|panic| Ok(apology(&*panic))))
+impl Service {
+    /// A handler that panics has made a mistake, its caller has not: the caller gets an answer, and the connection lives.
+    /// Nothing a handler leaves half done is seen by others: what they share is in the store, which changes in whole verbs.
+    fn answer(
+        &self,
+        seat: &Arc<Seat>,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<CallBody>, Infallible>> + use<> {
+        let call = CallContext::new(self.traffic.clone(), seat.occupy());
+        let method = request.method().clone();
+        let is_turned_away = seat.is_reserved && !request.uri().path().starts_with(HEALTH);
+        request.extensions_mut().insert(call.clone());
+        let mut router = self.router.clone();
+        async move {
+            if is_turned_away {
+                let mut response = ApiError::Busy.into_response();
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                return Ok(metered(&call, &method, response));
+            }
+            let answered = AssertUnwindSafe(router.call(request.map(Body::new))).catch_unwind().await;
+            let response = answered.unwrap_or_else(|panic| Ok(apology(&*panic)))?;
+            Ok(metered(&call, &method, response))
+        }
+    }
 }
 
 fn apology(panic: &(dyn Any + Send)) -> Response {
@@ -152,18 +216,18 @@ fn apology(panic: &(dyn Any + Send)) -> Response {
     ApiError::Panicked { message: text.unwrap_or("a panic without words").to_owned() }.into_response()
 }
 
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
+fn report(error: &JoinError) {
+    if error.is_panic() {
         tracing::error!(errorReason = %error, "A connection's task panicked");
     }
 }
 
-async fn drain(mut connections: JoinSet<()>, limit: Duration) {
+async fn drain(mut connections: JoinSet<u64>, limit: Duration) {
     let all_ended = async {
         while let Some(ended) = connections.join_next().await {
-            report(ended);
+            if let Err(error) = ended {
+                report(&error);
+            }
         }
     };
     if tokio::time::timeout(limit, all_ended).await.is_err() {
@@ -187,8 +251,9 @@ mod tests {
         }
         let router = Router::new().route("/fault", get(fault)).route("/", get(async || "well"));
         let (mut caller, stream) = duplex(BUFFER_BYTES_MAX);
-        let shutdown = CancellationToken::new();
-        let server = tokio::spawn(converse(protocol(&ServerLimits::default()), stream, router, shutdown));
+        let service = Service { router, traffic: Traffic::new(0, 0), shutdown: CancellationToken::new() };
+        let http = protocol(&ServerLimits::default());
+        let server = tokio::spawn(converse(http, stream, service, Seats::new(1).take()));
         caller.write_all(b"GET /fault HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         caller.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut text = String::new();

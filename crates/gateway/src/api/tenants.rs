@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::quota::Quotas;
+use entrega_core::sender::{BadSender, SENDERS_MAX, SenderRule};
 use entrega_core::throttle::THROTTLE_MAX_REQUESTS_MAX;
 use entrega_core::time::Time;
 use serde::de::value::MapAccessDeserializer;
@@ -69,6 +70,9 @@ pub(super) struct Settings {
     /// What it may use up.
     #[serde(default, deserialize_with = "object")]
     quotas: Option<QuotaChanges>,
+    /// Whom it may send mails as: addresses, and domains all of whose addresses are meant. Empty: anybody; left out: as before.
+    #[schema(max_items = 100, example = json!(["example.com", "news@example.org"]))]
+    senders: Option<Vec<String>>,
 }
 
 /// Quotas to set; `null` takes one back to its default.
@@ -143,6 +147,9 @@ pub(super) struct SettingsRow {
     weight: u32,
     /// What it may use up.
     quotas: QuotaRow,
+    /// Whom it may send mails as; left out where that is anybody.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    senders: Vec<String>,
 }
 
 /// The quotas of a tenant; `null`: the default holds.
@@ -166,11 +173,10 @@ pub(super) struct QuotaRow {
     requests_per_second: Option<u32>,
 }
 
-impl From<TenantSettings> for SettingsRow {
-    fn from(settings: TenantSettings) -> SettingsRow {
-        let Quotas { places, dead_letters, waiting_calls, stored_bytes, requests_per_second } = settings.quotas;
-        let quotas = QuotaRow { places, dead_letters, waiting_calls, stored_bytes, requests_per_second };
-        SettingsRow { company_id: settings.tenant, weight: settings.weight, quotas }
+impl From<Quotas> for QuotaRow {
+    fn from(quotas: Quotas) -> QuotaRow {
+        let Quotas { places, dead_letters, waiting_calls, stored_bytes, requests_per_second } = quotas;
+        QuotaRow { places, dead_letters, waiting_calls, stored_bytes, requests_per_second }
     }
 }
 
@@ -207,7 +213,6 @@ pub(super) async fn list(
     let page = query.page()?;
     let mut views = api.engine.store().tenants().await?;
     views.retain(|view| who.sees(&view.figures.tenant));
-    views.sort_unstable_by(|one, other| (&one.figures.tenant, &one.lane).cmp(&(&other.figures.tenant, &other.lane)));
     let rows = views.into_iter().map(TenantRow::from).collect();
     // No name can hold a space.
     let place = |row: &TenantRow| format!("{} {} {}", row.company_id, row.endpoint.as_deref().unwrap_or(""), row.lane);
@@ -233,14 +238,32 @@ fn check(quotas: &Quotas) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Set a tenant's weight and quotas
+fn read_senders(api: &Api, tenant: &TenantName, given: &[String]) -> Result<Vec<SenderRule>, ApiError> {
+    if api.engine.mail().senders(tenant).1 {
+        return Err(ApiError::SendersConfigured);
+    }
+    if given.len() > SENDERS_MAX {
+        return Err(ApiError::invalid("senders", format!("{} of them; at most {SENDERS_MAX}", given.len())));
+    }
+    let read = |(at, text): (usize, &String)| {
+        let bad = |error: BadSender| ApiError::invalid(format!("senders[{at}]"), format!("must be {error}"));
+        text.parse().map_err(bad)
+    };
+    given.iter().enumerate().map(read).collect()
+}
+
+/// Set a tenant's weight, quotas and senders
 ///
 /// What is left out stays as it is. Whoever has more than a new quota keeps it, and gets no more in; dead letters past it leave.
 #[utoipa::path(
     put, path = "/v1/tenants/{tenant}", tag = "tenants", security(("key" = ["admin"])),
     params(("tenant" = String, Path, description = "The tenant's name; it need not have been seen yet")),
     request_body = Settings,
-    responses((status = 200, description = "What is set now", body = SettingsRow))
+    responses(
+        (status = 200, description = "What is set now", body = SettingsRow),
+        (status = 409, description = "Its senders are from the configuration", body = super::problem::Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn set(
     State(api): State<Arc<Api>>,
@@ -248,7 +271,7 @@ pub(super) async fn set(
     TextPath(tenant): TextPath,
     JsonBody(changes): JsonBody<Settings>,
 ) -> Result<Json<SettingsRow>, ApiError> {
-    let tenant = TenantName::new(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+    let tenant = TenantName::given(&tenant).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
     let now = api.engine.store().tenant_settings(&tenant);
     let weight = changes.weight.unwrap_or(now.weight);
     if !(1..=WEIGHT_MAX).contains(&weight) {
@@ -256,11 +279,17 @@ pub(super) async fn set(
     }
     let quotas = changes.quotas.unwrap_or_default().apply(now.quotas);
     check(&quotas)?;
-    let settings = TenantSettings { tenant, weight, quotas };
-    api.engine.store().put_tenant(settings.clone()).await?;
+    let senders = changes.senders.map(|given| read_senders(&api, &tenant, &given)).transpose()?;
+    let settings = TenantSettings { tenant: tenant.clone(), weight, quotas };
+    api.engine.store().put_tenant(settings).await?;
     if quotas.requests_per_second.is_none() {
-        api.rates.forget(&settings.tenant);
+        api.rates.forget(&tenant);
     }
-    who.audit("tenant.settings", format_args!("{} weight {weight} {quotas:?}", settings.tenant));
-    Ok(Json(settings.into()))
+    who.audit("tenant.settings", format_args!("{tenant} weight {weight} {quotas:?}"));
+    if let Some(senders) = senders {
+        api.engine.store().put_senders(&tenant, senders).await?;
+        who.audit("tenant.senders", &tenant);
+    }
+    let senders = api.engine.mail().senders(&tenant).0.iter().map(ToString::to_string).collect();
+    Ok(Json(SettingsRow { company_id: tenant, weight, quotas: quotas.into(), senders }))
 }

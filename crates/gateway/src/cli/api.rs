@@ -4,11 +4,12 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use entrega_call::{AddressFilter, Answer, CallError, Client, ClientConfig};
+use entrega_call::{AddressFilter, Answer, CallError, Client, ClientConfig, SystemResolver};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
@@ -65,7 +66,9 @@ impl Connection {
         if let Some(bearer) = &mut bearer {
             bearer.set_sensitive(true);
         }
-        let config = ClientConfig { filter, answer_bytes_max: ANSWER_BYTES_MAX, ..ClientConfig::default() };
+        // One call or a few, by somebody who may have names of their own: the system is asked.
+        let resolver = Arc::new(SystemResolver);
+        let config = ClientConfig { filter, resolver, answer_bytes_max: ANSWER_BYTES_MAX, ..ClientConfig::default() };
         Ok(Api {
             client: Client::new(config).map_err(CliError::failed)?,
             base: self.url.trim_end_matches('/').to_owned(),

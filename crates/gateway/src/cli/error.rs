@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::text::clean;
 use crate::config::ConfigError;
+use crate::log::last_words;
 use entrega::OpenError;
 use entrega::dispatch::RunError;
 use entrega::webhook::ConfiguredError;
@@ -199,7 +200,7 @@ impl CliError {
     /// Tells it on stderr and gives the exit code.
     pub(super) fn report(&self) -> ExitCode {
         if self.code() != 0 {
-            eprintln!("{}", self.message());
+            last_words(self.message());
         }
         ExitCode::from(self.code())
     }

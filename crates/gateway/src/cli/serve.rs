@@ -3,7 +3,7 @@
 //! Never: shows a key that it did not just make.
 
 use std::fs::OpenOptions;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,32 +11,46 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
-use crate::api::{self, ApiState, ServerLimits};
-use crate::config::{Config, LogConfig, LogFormat};
-use entrega::{Engine, StoreKind};
+use crate::api::{self, ApiState, RESERVED, ServerLimits};
+use crate::config::Config;
+use crate::handles::{self, Shares, Wanted};
+use crate::log::Log;
+use entrega::mail::MAIL;
+use entrega::{Engine, EngineConfig, StoreKind};
+use entrega_call::{NameLimits, NameResolver};
+use entrega_core::policy::LanePolicy;
 
-/// Runs the gateway that `config` describes.
+/// Runs the gateway that `config` describes. The last lines of its log are written by the end.
 pub(super) async fn run(config: Config) -> Result<(), CliError> {
-    start_log(&config.log);
-    let engine = Arc::new(Engine::open(config.engine()?).await?);
+    let log = Log::of_process(&config.log).map_err(CliError::failed)?;
+    let ran = run_logged(&config, &log).await;
+    log.flush();
+    ran
+}
+
+async fn run_logged(config: &Config, log: &Log) -> Result<(), CliError> {
+    let shares = share_handles(config)?;
+    let engine = Arc::new(Engine::open(engine_config(config, shares)?).await?);
     let address = config.server.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| CliError::Listen { address, source })?;
     // A key is made only by a server that runs, so that it is shown by the one that made it.
-    let (admin_key, is_new) = admin_key(&config)?;
-    announce(&config, address, is_new.then_some(admin_key.as_str()));
+    let (admin_key, is_new) = admin_key(config)?;
+    log.push(announcement(config, address, is_new.then_some(admin_key.as_str())).as_bytes());
 
     let shutdown = CancellationToken::new();
     let state = ApiState {
         open_metrics: address.ip().is_loopback(),
         user_header: config.outbound.user_header.clone(),
+        log: Some(log.clone()),
         ..ApiState::new(engine.clone(), api::hash_key(&admin_key))
     };
     let limits = ServerLimits {
-        connections_max: config.server.connections_max,
+        connections_max: shares.inbound.saturating_sub(RESERVED).max(1),
+        in_flight_bytes_max: config.server.in_flight_mib_max << 20,
+        in_flight_bytes_per_tenant: config.server.in_flight_mib_per_tenant << 20,
         header_timeout: config.server.header_timeout,
         body_timeout: config.server.body_timeout,
         ..ServerLimits::default()
@@ -50,6 +64,41 @@ pub(super) async fn run(config: Config) -> Result<(), CliError> {
     ran?;
     tracing::info!("Stopped; everything that was settled is in the store");
     Ok(())
+}
+
+/// Raises the limit of file handles, and shares them out.
+fn share_handles(config: &Config) -> Result<Shares, CliError> {
+    let handles = handles::raise_limit().map_err(CliError::failed)?;
+    let is_mail = |policy: &LanePolicy| policy.channel == MAIL.name;
+    let mails: u32 = config.lanes.values().filter(|policy| is_mail(policy)).map(|policy| policy.concurrency).sum();
+    let idle: usize = config.mail.transports.iter().map(|transport| transport.idle_connections).sum();
+    let wanted = Wanted {
+        inbound: config.server.connections_max + RESERVED,
+        outbound: config.outbound.connections_max,
+        mail: idle + mails as usize,
+    };
+    let shares = handles::share(handles, wanted).map_err(CliError::failed)?;
+    if shares.inbound < wanted.inbound || shares.outbound < wanted.outbound {
+        tracing::warn!(
+            handles,
+            inbound = shares.inbound,
+            outbound = shares.outbound,
+            "Fewer connections than configured: file handles are scarce; raise the limit (ulimit -n, LimitNOFILE=)"
+        );
+    }
+    Ok(shares)
+}
+
+/// What the engine is opened with, within its shares.
+fn engine_config(config: &Config, shares: Shares) -> Result<EngineConfig, CliError> {
+    let mut engine = config.engine()?;
+    engine.store.cached_files_max = shares.store_cached;
+    engine.client.connections_max = shares.outbound;
+    // A tenant has at most a quarter of them.
+    let per_tenant_max = (shares.look_ups / 4).max(1);
+    let limits = NameLimits { look_ups_max: shares.look_ups, per_tenant_max, ..NameLimits::default() };
+    engine.client.resolver = Arc::new(NameResolver::new(limits));
+    Ok(engine)
 }
 
 /// The operator's key, and whether it was made just now.
@@ -82,28 +131,29 @@ fn keep_new_key(path: &Path) -> Result<String, CliError> {
     Ok(key)
 }
 
-fn announce(config: &Config, address: std::net::SocketAddr, new_key: Option<&str>) {
+/// What a person at the terminal wants to know first.
+fn announcement(config: &Config, address: std::net::SocketAddr, new_key: Option<&str>) -> String {
     let kept = match &config.store.kind {
         StoreKind::Embedded => format!("in {}", config.store.data.display()),
         StoreKind::Memory => "in memory only: lost when this process ends".into(),
         #[cfg(feature = "redis")]
         kind @ StoreKind::Redis(_) => format!("in {kind}"),
     };
-    eprintln!("Entrega {} listens on http://{address}; jobs are kept {kept}", env!("CARGO_PKG_VERSION"));
+    let mut text = format!("Entrega {} listens on http://{address}; jobs are kept {kept}\n", env!("CARGO_PKG_VERSION"));
     if let Some(key) = new_key {
-        eprintln!("Admin key, shown this once and kept in {}:\n  {key}", config.admin_key_file().display());
+        let file = config.admin_key_file();
+        text += &format!("Admin key, shown this once and kept in {}:\n  {key}\n", file.display());
     }
     if !config.mail.transports.is_empty() {
         let names: Vec<&str> = config.mail.transports.iter().map(|transport| transport.name.as_str()).collect();
-        eprintln!("Mails leave through {}", names.join(", then "));
+        text += &format!("Mails leave through {}\n", names.join(", then "));
     }
     if config.outbound.allow_http || !config.outbound.allow_networks.is_empty() {
         let networks = config.outbound.allow_networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        eprintln!(
-            "Outbound is open beyond the default: plain http {}, networks [{networks}]",
-            config.outbound.allow_http
-        );
+        let http = config.outbound.allow_http;
+        text += &format!("Outbound is open beyond the default: plain http {http}, networks [{networks}]\n");
     }
+    text
 }
 
 /// The first signal asks for an orderly end, the second ends at once.
@@ -124,21 +174,4 @@ async fn cancel_on_signal(shutdown: CancellationToken) {
     tracing::info!("Stopping: attempts under way may finish; a second signal ends at once");
     wait().await;
     std::process::exit(130);
-}
-
-/// Log lines go to stderr: JSON, or for people on a terminal.
-pub(super) fn start_log(log: &LogConfig) {
-    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let is_pretty = match log.format {
-        LogFormat::Auto => std::io::stderr().is_terminal(),
-        LogFormat::Json => false,
-        LogFormat::Pretty => true,
-    };
-    // A second engine in one process keeps the first one's log.
-    let started = match is_pretty {
-        true => lines.compact().try_init(),
-        false => lines.json().flatten_event(true).with_current_span(false).try_init(),
-    };
-    drop(started);
 }

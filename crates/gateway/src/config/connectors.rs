@@ -73,7 +73,7 @@ fn read_rules(given: Given<'_>) -> Result<Vec<Rule>, ConfigError> {
 
 fn read_tenant(given: Given<'_>) -> Result<TenantName, ConfigError> {
     let text = given.text()?;
-    TenantName::new(&text).map_err(|error| given.must_be(error.to_string()))
+    TenantName::given(&text).map_err(|error| given.must_be(error.to_string()))
 }
 
 /// `{ bearer = "…" }`, `{ user = "…", password = "…" }` or `{ header = "…", value = "…" }`.

@@ -80,6 +80,10 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// For a request's body.
     pub body_timeout: Duration,
+    /// Bodies and answers in memory at once.
+    pub in_flight_mib_max: usize,
+    /// The same for one tenant.
+    pub in_flight_mib_per_tenant: usize,
 }
 
 /// `[cluster]`: how nodes share a store.
@@ -236,7 +240,7 @@ impl Config {
         // What may be called is known only now.
         let filter = if left_out.touches("outbound") { open_filter() } else { config.filter() };
         let rules = endpoints::EndpointRules { filter: filter.clone(), lanes: &config.lanes };
-        config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &rules)?;
+        (config.endpoints, config.mail.senders) = endpoints::read(root.get_default("tenants")?.section()?, &rules)?;
         config.routes = proxy::read(root.get_default("proxy")?.section()?, &filter)?;
         if !left_out.touches("lanes") && !left_out.touches("proxy") {
             proxy::match_lanes(&config.routes, &mut config.lanes)?;
@@ -305,6 +309,8 @@ fn read_server(mut server: Section<'_>) -> Result<ServerConfig, ConfigError> {
         connections_max: server.get_default("connections_max")?.number(1..=1_000_000)?,
         header_timeout: server.get_default("header_timeout")?.positive_duration()?,
         body_timeout: server.get_default("body_timeout")?.positive_duration()?,
+        in_flight_mib_max: server.get_default("in_flight_mib_max")?.number(16..=65_536)?,
+        in_flight_mib_per_tenant: server.get_default("in_flight_mib_per_tenant")?.number(16..=65_536)?,
     };
     server.finish()?;
     Ok(read)
@@ -319,6 +325,7 @@ fn read_store(mut store: Section<'_>) -> Result<StoreConfig, ConfigError> {
         export_dead_letters: store.get_default("export_dead_letters")?.flag()?,
         redis_prefix: read_prefix(store.get_default("redis_prefix")?)?,
         allow_unsafe_redis: store.get_default("allow_unsafe_redis")?.flag()?,
+        ..StoreConfig::new(StoreKind::Embedded, "")
     };
     store.finish()?;
     Ok(read)

@@ -25,6 +25,8 @@ pub struct OutboundConfig {
     pub ca_file: Option<PathBuf>,
     /// How much of an answer is kept.
     pub answer_kib_max: usize,
+    /// Connections in all.
+    pub connections_max: usize,
     /// Idle connections kept to one host.
     pub idle_connections_per_host: usize,
     /// The header that names the user for whom a call is made.
@@ -39,8 +41,7 @@ impl Config {
 
     /// The ways out for mails, in order. Reads the extra certificates.
     pub fn transports(&self, clock: &Clock) -> Result<Vec<Box<dyn Transport>>, ConfigError> {
-        let client = self.client()?;
-        Ok(self.mail.transports(client.extra_ca_pem.as_deref(), clock)?)
+        Ok(self.mail.transports(&self.client()?, clock)?)
     }
 
     /// How the client that makes the calls is set up. Reads the extra certificates.
@@ -57,6 +58,7 @@ impl Config {
             idle_per_host_max: per_host_max,
             // Whoever allows one host more than that means it.
             idle_max: default.idle_max.max(per_host_max),
+            connections_max: self.outbound.connections_max,
             ..default
         })
     }
@@ -69,6 +71,7 @@ pub(super) fn read(mut outbound: Section<'_>) -> Result<OutboundConfig, ConfigEr
         allow_networks: networks.into_iter().map(read_network).collect::<Result<_, _>>()?,
         ca_file: outbound.get("ca_file").map(read_path).transpose()?,
         answer_kib_max: outbound.get_default("answer_kib_max")?.number(1..=65_536)?,
+        connections_max: outbound.get_default("connections_max")?.number(1..=1_000_000)?,
         idle_connections_per_host: outbound.get_default("idle_connections_per_host")?.number(0..=100_000)?,
         user_header: read_header(&outbound.get_default("user_header")?)?,
     };
@@ -104,6 +107,7 @@ pub(super) fn print(outbound: &OutboundConfig) -> Table {
         ("allow_http", Value::from(outbound.allow_http)),
         ("allow_networks", Value::from(networks)),
         ("answer_kib_max", value::number(outbound.answer_kib_max)),
+        ("connections_max", value::number(outbound.connections_max)),
         ("idle_connections_per_host", value::number(outbound.idle_connections_per_host)),
         ("user_header", Value::from(outbound.user_header.as_str())),
     ]);

@@ -32,6 +32,10 @@ const CACHE_BYTES: u64 = 16 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 /// The journal is read again at start-up, so its size bounds the time that takes.
 const JOURNAL_BYTES: u64 = 128 << 20;
+/// Files of tables that are kept open for reading, unless there are fewer handles to go round.
+const CACHED_FILES_MAX: usize = 512;
+/// The engine refuses to keep fewer.
+const CACHED_FILES_MIN: usize = 10;
 /// Whoever wants more than so many rows reads on a thread that delivers nothing.
 const ROWS_IN_PLACE_MAX: usize = 128;
 
@@ -54,14 +58,19 @@ struct Tables {
 impl LsmLedger {
     /// Opens or makes the directory, and takes its lock.
     pub fn open(path: &Path, tables: &[Table]) -> Result<LsmLedger, LedgerError> {
+        LsmLedger::open_with(path, tables, CACHED_FILES_MAX)
+    }
+
+    /// The same, with at most so many files of tables kept open for reading.
+    pub fn open_with(path: &Path, tables: &[Table], cached_files_max: usize) -> Result<LsmLedger, LedgerError> {
         let inbox = Table::inbox_after(tables);
         let tables: Vec<Table> = tables.iter().copied().chain([inbox]).collect();
         let store = path.join(STORE);
         match store.exists() {
             true => journal::check(&store)?,
-            false => make(path, &tables)?,
+            false => make(path, &tables, cached_files_max)?,
         }
-        let tables = Tables::open(&store, &tables).map_err(|error| match error {
+        let tables = Tables::open(&store, &tables, cached_files_max).map_err(|error| match error {
             fjall::Error::Locked => LedgerError::InUse { path: path.display().to_string() },
             other => cannot_open(path)(other.to_string()),
         })?;
@@ -90,8 +99,9 @@ impl LsmLedger {
 const READING: &str = "reading the store";
 
 impl Tables {
-    fn open(store: &Path, tables: &[Table]) -> fjall::Result<Tables> {
+    fn open(store: &Path, tables: &[Table], cached_files_max: usize) -> fjall::Result<Tables> {
         let builder = Database::builder(store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
+        let builder = builder.max_cached_files(Some(cached_files_max.max(CACHED_FILES_MIN)));
         let db = builder.worker_threads(1).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
         let all = tables.iter().map(|table| db.keyspace(table.name, options)).collect::<fjall::Result<Vec<_>>>()?;
@@ -135,7 +145,7 @@ fn cannot_open(path: &Path) -> impl Fn(String) -> LedgerError {
 
 /// Makes an empty store. It gets its name when all of it is on the disk: the engine does not open one that a power cut
 /// left half made.
-fn make(path: &Path, tables: &[Table]) -> Result<(), LedgerError> {
+fn make(path: &Path, tables: &[Table], cached_files_max: usize) -> Result<(), LedgerError> {
     let failed = |error: io::Error| cannot_open(path)(error.to_string());
     let changed = make_folder(path).map_err(failed)?;
     // Whoever else starts here at this moment must not take our draft for one that was left.
@@ -150,7 +160,9 @@ fn make(path: &Path, tables: &[Table]) -> Result<(), LedgerError> {
     let draft = path.join(DRAFT);
     match std::fs::remove_dir_all(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => drop(Tables::open(&draft, tables).map_err(|error| cannot_open(path)(error.to_string()))?),
+        _ => {
+            drop(Tables::open(&draft, tables, cached_files_max).map_err(|error| cannot_open(path)(error.to_string()))?)
+        }
     }
     // The engine syncs what is in the folders of its tables, but not their names.
     sync_names(&draft.join("keyspaces")).map_err(failed)?;

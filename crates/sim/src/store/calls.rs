@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use entrega::store::{AnswerCache, CachedAnswer, GateKeeper, GateName, Passing, StoreError};
+use entrega::store::{AnswerCache, CachedAnswer, GateKeeper, GateName, StoreError};
 use entrega_core::id::JobId;
-use entrega_core::lane::{Gate, GateKind};
+use entrega_core::lane::{Gate, GateKind, Hold};
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::Scope;
 use entrega_core::time::Time;
@@ -74,46 +74,46 @@ impl WatchedStore {
     }
 
     /// Asks a gate that knows nothing of the life before.
-    fn forgetful(&self, gate: &GateName) -> Passing {
+    fn forgetful(&self, gate: &GateName) -> Option<Hold> {
         let now = self.life.clock.now();
         let mut gates = self.gates.lock();
         let made = gates.entry(gate.name.clone()).or_insert_with(|| Gate::new(&gate.policy, Scope::Lane));
-        Passing::of(now, made.as_mut().and_then(|gate| gate.call(now, true)))
+        made.as_mut().and_then(|gate| gate.call(now, true))
     }
 }
 
 #[async_trait]
 impl GateKeeper for WatchedStore {
-    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.life.reach().await;
         self.life.wait(self.life.latency()).await;
         self.life.reach().await;
         let asked_at = self.asked_at();
         let is_alone = self.has(Bug::GatePerNode) && self.life.is_shared();
-        let passing = match self.has(Bug::GateForgotten) || is_alone {
+        let hold = match self.has(Bug::GateForgotten) || is_alone {
             true => self.forgetful(gate),
             false => self.inner.pass(&self.bent_gate(gate)).await?,
         };
         let now = self.life.clock.now();
-        if self.has(Bug::GateNeverOpens) && matches!(passing, Passing::Held(GateKind::Breaker, _)) {
+        if self.has(Bug::GateNeverOpens) && matches!(hold, Some(Hold { gate: GateKind::Breaker, .. })) {
             let pause = Lesson::Slower(Some(Duration::from_hours(1)));
             self.inner.learn(gate, pause, Duration::ZERO).await?;
         }
-        if passing == Passing::Through {
+        if hold.is_none() {
             self.life.world.witness.lock().passed(now, asked_at, gate, Pass::Turn);
         }
-        Ok(passing)
+        Ok(hold)
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         let mut going = Going { store: self, gate, asked_at: self.asked_at(), pass: Some(Pass::Uncounted) };
         self.life.reach().await;
-        let passing = match self.has(Bug::AnywayUncounted) {
-            true => Passing::Through,
+        let hold = match self.has(Bug::AnywayUncounted) {
+            true => None,
             false => self.inner.pass_anyway(&self.bent_gate(gate)).await?,
         };
-        going.pass = (passing == Passing::Through).then_some(Pass::Anyway);
-        Ok(passing)
+        going.pass = hold.is_none().then_some(Pass::Anyway);
+        Ok(hold)
     }
 
     async fn learn(&self, gate: &GateName, lesson: Lesson, took: Duration) -> Result<(), StoreError> {

@@ -15,6 +15,8 @@ use crate::secret::Secret;
 
 const SCHEME: &str = "ses://";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// More than mails that leave at once.
+const CONNECTIONS_MAX: usize = 64;
 const ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
@@ -134,7 +136,8 @@ impl SesConfig {
             None => AddressFilter::default(),
         };
         // Soon enough for another transport to have its turn within the same attempt.
-        ClientConfig { filter, connect_timeout: CONNECT_TIMEOUT, ..ClientConfig::default() }
+        let (connect_timeout, connections_max) = (CONNECT_TIMEOUT, CONNECTIONS_MAX);
+        ClientConfig { filter, connect_timeout, connections_max, ..ClientConfig::default() }
     }
 
     /// Scheme, host and port.

@@ -22,6 +22,7 @@ mod reply;
 mod url;
 mod wire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,7 +36,7 @@ use self::opening::{Connection, Server};
 use self::pool::Pool;
 use self::progress::Progress;
 use super::transport::{Limits, Outgoing, Sent, Transport};
-use entrega_call::Clock;
+use entrega_call::{Clock, Resolve};
 
 pub use self::opening::SmtpSetupError;
 pub use self::url::{BadSmtpUrl, SmtpConfig, SmtpTls};
@@ -62,6 +63,12 @@ impl SmtpTransport {
     pub fn new(name: &str, config: SmtpConfig) -> Result<SmtpTransport, SmtpSetupError> {
         let pool = Pool::new(config.idle_max);
         Ok(SmtpTransport { name: name.to_owned(), server: Server::new(config)?, pool, clock: Clock::system() })
+    }
+
+    /// The same, with this resolver for the server's name.
+    pub fn with_resolver(mut self, resolver: Arc<dyn Resolve>) -> SmtpTransport {
+        self.server.resolver = resolver;
+        self
     }
 
     /// The same, with idle connections aging by this clock.

@@ -3,12 +3,13 @@
 //! password goes out only then, or where plain logins were allowed by name.
 //! Never: falls back to less than what was asked for.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use entrega_call::{NameResolver, Resolve};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -112,6 +113,7 @@ pub(super) struct Server {
     config: SmtpConfig,
     tls: Arc<ClientConfig>,
     certified_name: ServerName<'static>,
+    pub(super) resolver: Arc<dyn Resolve>,
 }
 
 impl Server {
@@ -130,7 +132,7 @@ impl Server {
             return Err(SmtpSetupError::PasswordInClear);
         }
         let tls = Arc::new(trust(config.extra_ca_pem.as_deref())?);
-        Ok(Server { config, tls, certified_name })
+        Ok(Server { config, tls, certified_name, resolver: Arc::new(NameResolver::default()) })
     }
 
     /// Connects, and goes as far as a mail can begin.
@@ -160,9 +162,13 @@ impl Server {
 
     async fn connect(&self) -> Result<TcpStream, Lost> {
         let (host, port) = (self.config.host.as_str(), self.config.port);
-        let resolved = tokio::net::lookup_host((host, port)).await;
-        let resolved = resolved.map_err(|source| Lost::Resolve { host: host.to_owned(), source })?;
-        let addresses: Vec<SocketAddr> = resolved.take(ADDRESSES_MAX).collect();
+        let found = match host.parse::<IpAddr>() {
+            Ok(address) => Ok(vec![address]),
+            Err(_) => self.resolver.look_up(host).await,
+        };
+        let found = found.map_err(|source| Lost::Resolve { host: host.to_owned(), source })?;
+        let addresses: Vec<SocketAddr> =
+            found.into_iter().take(ADDRESSES_MAX).map(|address| SocketAddr::new(address, port)).collect();
         let Some((last, others)) = addresses.split_last() else {
             return Err(Lost::NoAddress { host: host.to_owned() });
         };

@@ -284,7 +284,7 @@ impl Shared {
         let job = dead.job_to_replay(now, expires_at);
         let live = Live { generation: dead.generation, ..Live::of(&job) };
         let mut unit = Unit::default();
-        unit.put(JOBS, id_key(id), records::encode(&job));
+        unit.put(JOBS, id_key(id), records::encode_job(&job));
         unit.put(LIVE, lane.live_key(id), records::encode(&live));
         self.put_dead(lane, &mut unit, &dead);
         let put_back = lane.clone();

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_ledger::{Key, Unit};
@@ -14,7 +15,7 @@ use super::records::{self, Ended, id_key};
 use super::tables::{HISTORY, JOBS, LIVE};
 
 /// What jobs carry that are on their way to the ledger.
-pub(super) type Pending = HashMap<JobId, Vec<u8>>;
+pub(super) type Pending = HashMap<JobId, Bytes>;
 
 impl Shared {
     /// The end of jobs that were not delivered. Some may be on their way to the ledger.
@@ -35,7 +36,7 @@ impl Shared {
         let jobs = patiently(|| async { Ok(self.read_ids(JOBS, &ids).await?) }).await?;
         let histories = patiently(|| async { Ok(self.read_ids(HISTORY, &ids).await?) }).await?;
         for ((id, job), history) in ids.into_iter().zip(jobs).zip(histories) {
-            let stored = pending.get(&id).cloned().or_else(|| job.map(|bytes| bytes.to_vec()));
+            let stored = pending.get(&id).cloned().or(job);
             let Some(stored) = stored.filter(|bytes| !records::is_ended(bytes)) else { continue };
             let mut end = match self.readable(&id, records::decode_job(&stored))? {
                 Some(job) => Ended::of(job, state, self.clock.now(), 0),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use entrega_core::id::JobId;
-use entrega_core::lane::{Gate, GateMemory};
+use entrega_core::lane::{Gate, GateMemory, Hold};
 use entrega_core::name::LaneName;
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope};
@@ -21,7 +21,7 @@ use super::changes::Decided;
 use super::records;
 use super::tables::CALLS;
 use super::{LocalStore, Shared};
-use crate::store::{GateKeeper, GateName, Passing, StoreError};
+use crate::store::{GateKeeper, GateName, StoreError};
 
 /// A gate, and the policy that it was made for; none where that policy holds nothing.
 type Made = (Arc<LanePolicy>, Option<Gate>);
@@ -61,17 +61,17 @@ impl Gates {
         by_name.get_mut(&gate.name).and_then(|(_, gate)| gate.as_mut()).map(act)
     }
 
-    fn pass(&self, gate: &GateName, now: Time, waits: bool) -> Passing {
-        Passing::of(now, self.with(gate, now, |gate| gate.call(now, waits)).flatten())
+    fn pass(&self, gate: &GateName, now: Time, waits: bool) -> Option<Hold> {
+        self.with(gate, now, |gate| gate.call(now, waits)).flatten()
     }
 }
 
 impl Shared {
-    async fn pass(&self, gate: &GateName, waits: bool) -> Result<Passing, StoreError> {
+    async fn pass(&self, gate: &GateName, waits: bool) -> Result<Option<Hold>, StoreError> {
         if self.cluster.is_none() {
             return Ok(self.gates.pass(gate, self.clock.now(), waits));
         }
-        self.with_shared(gate, |made, now| Passing::of(now, made.and_then(|made| made.call(now, waits)))).await
+        self.with_shared(gate, |made, now| made.and_then(|made| made.call(now, waits))).await
     }
 
     /// Does something with the gate that all nodes share.
@@ -104,11 +104,11 @@ impl Shared {
 
 #[async_trait]
 impl GateKeeper for LocalStore {
-    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.shared.pass(gate, true).await
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.shared.pass(gate, false).await
     }
 

@@ -429,7 +429,7 @@ impl Shared {
         if let Some(job) = job.flatten() {
             // A retry writes its index entry from the job.
             let job = Job { expires_at: expires.finite(), ..job };
-            unit.put(JOBS, id_key(id), records::encode(&job));
+            unit.put(JOBS, id_key(id), records::encode_job(&job));
         }
         let unblocked = lane.clone();
         let then: Then = Box::new(move |shared: &Shared| {

@@ -77,14 +77,14 @@ pub(super) struct ReadAhead {
 /// The job's record from the ledger; those of its neighbours are kept.
 pub(super) async fn read(ahead: &Mutex<ReadAhead>, ledger: &dyn Ledger, id: JobId) -> Result<Option<Job>, ReadError> {
     let rows = ledger.scan(JOBS, Scan::UpFrom(id.as_bytes()), NEIGHBOURS, NEIGHBOURS_BYTES).await?;
-    let mut rows = rows.iter();
-    let Some((_, wanted)) = rows.next().filter(|(key, _)| key == id.as_bytes()) else { return Ok(None) };
+    let mut rows = rows.into_shared();
+    let Some((_, wanted)) = rows.next().filter(|(key, _)| **key == id.as_bytes()[..]) else { return Ok(None) };
     let mut ahead = ahead.lock();
     for (_, neighbour) in rows.filter(|(_, value)| !records::is_ended(value)) {
         // A neighbour that cannot be read is its own claim's concern.
-        records::decode_job(neighbour).into_iter().for_each(|job| ahead.keep(job));
+        records::decode_job(&neighbour).into_iter().for_each(|job| ahead.keep(job));
     }
-    records::decode_job(wanted).map(Some)
+    records::decode_job(&wanted).map(Some)
 }
 
 impl ReadAhead {

@@ -2,11 +2,11 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `jobs` | job id, 16 bytes | [`Job`] until it ends, then [`Ended`] for the retention time |
+//! | `jobs` | job id, 16 bytes | [`Job`] until it ends, what it carries last; then [`Ended`] for the retention time |
 //! | `live` | lane, job id | [`Live`], until it ends; read whole when the lane is loaded |
 //! | `history` | job id | `Vec<Attempt>` of failed attempts, until it ends |
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
-//! | `registry` | `key/<id>` `tenant/<name>` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
+//! | `registry` | `key/<id>` `tenant/<name>` `senders/<tenant>` `clock` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
 //! | `idempotency` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
 //! | `idempotency` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
@@ -23,6 +23,7 @@
 //! Invariant: the end of a job takes the place of what it carried, so that ending a job is two writes: this one, and one
 //! to leave the index.
 
+use bytes::Bytes;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Priority};
@@ -178,6 +179,7 @@ pub(super) fn end_of_unreadable(id: JobId, live: Live, state: JobState, now: Tim
         generation: live.generation,
         attempts: Vec::new(),
         answer: None,
+        source: None,
     }
 }
 
@@ -203,20 +205,21 @@ pub(super) fn decode_ended(table: Table, bytes: &[u8]) -> Result<Ended, ReadErro
     records::decode_ended(bytes).map_err(unreadable(table))
 }
 
-pub(super) fn decode_stored(table: Table, bytes: &[u8]) -> Result<Stored, ReadError> {
+pub(super) fn decode_stored(bytes: &Bytes) -> Result<Stored, ReadError> {
     match is_ended(bytes) {
-        true => decode_ended(table, bytes).map(Stored::Ended),
-        false => decode(table, bytes).map(Stored::Job),
+        true => decode_ended(JOBS, bytes).map(Stored::Ended),
+        false => decode_job(bytes).map(Stored::Job),
     }
 }
 
 /// A record of the table `jobs` that must not be an end.
-pub(super) fn decode_job(bytes: &[u8]) -> Result<Job, ReadError> {
-    decode(JOBS, bytes)
+pub(super) fn decode_job(bytes: &Bytes) -> Result<Job, ReadError> {
+    records::decode_job(bytes).map_err(unreadable(JOBS))
 }
 
 pub(super) async fn load_stored(ledger: &dyn Ledger, id: JobId) -> Result<Option<Stored>, ReadError> {
-    load(ledger, JOBS, id_key(id), decode_stored).await
+    let found = ledger.read(JOBS, &[id_key(id)]).await?.pop().flatten();
+    found.map(|bytes| decode_stored(&bytes)).transpose()
 }
 
 pub(super) async fn load_job(ledger: &dyn Ledger, id: JobId) -> Result<Option<Job>, ReadError> {
@@ -277,7 +280,7 @@ impl Record {
     /// What a value of a table says.
     pub fn of(table: Table, value: &[u8]) -> Result<Record, ReadError> {
         Ok(match table {
-            JOBS => match decode_stored(table, value)? {
+            JOBS => match decode_stored(&Bytes::copy_from_slice(value))? {
                 Stored::Job(job) => Record::Job(Box::new(job)),
                 Stored::Ended(Ended { state, reason, generation, attempts, .. }) => {
                     Record::Ended { state, reason, generation, attempts }

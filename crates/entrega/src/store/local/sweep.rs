@@ -54,6 +54,7 @@ impl Shared {
         self.look_at_space();
         let mut swept = Swept::default();
         for lane in self.all_owned() {
+            lane.machine.lock().forget_idle(self.clock.now());
             swept.dead_letters.extend(self.sweep_dead(&lane).await?);
         }
         let house = self.house.read().clone();
@@ -62,6 +63,7 @@ impl Shared {
         swept.jobs = self.choose_ended(&mut unit).await?;
         self.choose_orders(&mut unit).await?;
         self.choose_nodes(&mut unit);
+        self.stamp(&mut unit);
         let mut units = vec![unit];
         for table in [IDEMPOTENCY, MAIL, CALLS] {
             self.choose_expired(table, &mut units).await?;
@@ -70,6 +72,7 @@ impl Shared {
         if !units.is_empty() {
             self.write_under(house, units).await?;
         }
+        self.sweep_replays().await?;
         swept.dead_letters.extend(self.sweep_unowned().await?);
         Ok(swept)
     }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{Admission, Left, Next, Waiting};
@@ -387,7 +388,8 @@ impl Writer {
         room: Room,
         draft: &mut Draft,
     ) -> Result<(), ReadError> {
-        let pending = ids.iter().filter_map(|id| Some((*id, draft.pending(JOBS, *id)?.to_vec()))).collect();
+        let pending =
+            ids.iter().filter_map(|id| Some((*id, Bytes::copy_from_slice(draft.pending(JOBS, *id)?)))).collect();
         let end = self.shared.dropped(lane, ids, JobState::Dropped, reason, &pending).await?;
         let part = draft.part(&lane.hold, room);
         part.add(end);

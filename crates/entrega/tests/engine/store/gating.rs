@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use entrega::store::{GateName, Idempotency, Passing, RequestState};
+use entrega::store::{GateName, Idempotency, RequestState};
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
-use entrega_core::lane::GateKind;
+use entrega_core::lane::{GateKind, Hold};
 use entrega_core::outcome::Lesson;
 use entrega_core::policy::{LanePolicy, Scope, ThrottlePolicy};
 use futures_util::future::join_all;
@@ -21,9 +21,9 @@ fn gate(name: &str, max: u32) -> GateName {
     GateName { name: lane(name), policy: Arc::new(policy) }
 }
 
-fn held(passing: Passing) -> (GateKind, Duration) {
-    match passing {
-        Passing::Held(gate, Some(pause)) => (gate, pause),
+fn held(f: &Fixture, hold: Option<Hold>) -> (GateKind, Duration) {
+    match hold {
+        Some(Hold { gate, until: Some(until) }) => (gate, until.since(f.now())),
         other => panic!("{other:?}"),
     }
 }
@@ -32,30 +32,30 @@ pub(crate) async fn a_gate_lets_no_more_through_than_its_throttle(f: &Fixture) {
     let gate = gate("gate:erp", 2);
     // A store that nobody shares counts as used up when it is opened.
     f.advance(SECOND * 10);
-    assert_eq!(f.store.pass(&gate).await.unwrap(), Passing::Through);
+    assert_eq!(f.store.pass(&gate).await.unwrap(), None);
     f.advance(SECOND);
     f.store.pass_anyway(&gate).await.unwrap();
-    assert_eq!(held(f.store.pass(&gate).await.unwrap()), (GateKind::Throttle, SECOND * 9));
+    assert_eq!(held(f, f.store.pass(&gate).await.unwrap()), (GateKind::Throttle, SECOND * 9));
     f.advance(SECOND * 9);
-    assert_eq!(f.store.pass(&gate).await.unwrap(), Passing::Through);
-    assert_eq!(held(f.store.pass(&gate).await.unwrap()), (GateKind::Throttle, SECOND));
+    assert_eq!(f.store.pass(&gate).await.unwrap(), None);
+    assert_eq!(held(f, f.store.pass(&gate).await.unwrap()), (GateKind::Throttle, SECOND));
 }
 
 pub(crate) async fn a_gate_learns_from_calls_and_each_is_its_own(f: &Fixture) {
     let (one, other) = (gate("gate:one", 100), gate("gate:other", 100));
     f.advance(SECOND * 10);
     for _ in 0..2 {
-        assert_eq!(f.store.pass(&one).await.unwrap(), Passing::Through);
+        assert_eq!(f.store.pass(&one).await.unwrap(), None);
         f.store.learn(&one, Lesson::Down, SECOND).await.unwrap();
     }
-    assert_eq!(held(f.store.pass(&one).await.unwrap()), (GateKind::Breaker, SECOND * 30));
-    assert_eq!(f.store.pass(&other).await.unwrap(), Passing::Through);
+    assert_eq!(held(f, f.store.pass(&one).await.unwrap()), (GateKind::Breaker, SECOND * 30));
+    assert_eq!(f.store.pass(&other).await.unwrap(), None);
     f.advance(SECOND * 30);
-    assert_eq!(f.store.pass(&one).await.unwrap(), Passing::Through, "one call decides");
-    assert_eq!(held(f.store.pass(&one).await.unwrap()), (GateKind::Breaker, SECOND * 5));
+    assert_eq!(f.store.pass(&one).await.unwrap(), None, "one call decides");
+    assert_eq!(held(f, f.store.pass(&one).await.unwrap()), (GateKind::Breaker, SECOND * 5));
     f.store.learn(&one, Lesson::Slower(Some(SECOND * 3)), SECOND).await.unwrap();
     assert_eq!(
-        held(f.store.pass(&one).await.unwrap()),
+        held(f, f.store.pass(&one).await.unwrap()),
         (GateKind::RetryAfter, SECOND * 3),
         "it is up, and asks for a pause"
     );
@@ -65,29 +65,37 @@ pub(crate) async fn who_waited_too_long_goes_through_a_throttle_but_not_to_what_
     let gate = gate("gate:erp", 1);
     f.advance(SECOND * 10);
     for lesson in [Lesson::Down, Lesson::Nothing, Lesson::Down] {
-        assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), Passing::Through, "a throttle does not hold it");
+        assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), None, "a throttle does not hold it");
         f.store.learn(&gate, lesson, SECOND).await.unwrap();
     }
-    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 30));
+    assert_eq!(held(f, f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 30));
     f.advance(SECOND * 30);
-    assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), Passing::Through, "one call decides");
-    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 5), "one, and no more");
+    assert_eq!(f.store.pass_anyway(&gate).await.unwrap(), None, "one call decides");
+    assert_eq!(held(f, f.store.pass_anyway(&gate).await.unwrap()), (GateKind::Breaker, SECOND * 5), "one, and no more");
     f.store.learn(&gate, Lesson::Slower(Some(SECOND * 3)), SECOND).await.unwrap();
-    assert_eq!(held(f.store.pass_anyway(&gate).await.unwrap()), (GateKind::RetryAfter, SECOND * 3), "it asked for it");
+    assert_eq!(
+        held(f, f.store.pass_anyway(&gate).await.unwrap()),
+        (GateKind::RetryAfter, SECOND * 3),
+        "it asked for it"
+    );
 }
 
 /// Calls that had waited since before a change made the gate anew with every question, and it never opened.
 pub(crate) async fn a_gate_whose_limits_change_knows_what_there_was(f: &Fixture) {
     let (old, new) = (gate("gate:erp", 3), gate("gate:erp", 2));
     f.advance(SECOND * 10);
-    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through);
+    assert_eq!(f.store.pass(&old).await.unwrap(), None);
     f.advance(SECOND);
-    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through);
+    assert_eq!(f.store.pass(&old).await.unwrap(), None);
     f.store.learn(&old, Lesson::Down, SECOND).await.unwrap();
-    assert_eq!(held(f.store.pass(&new).await.unwrap()), (GateKind::Throttle, SECOND * 9), "of two there are none left");
-    assert_eq!(f.store.pass(&old).await.unwrap(), Passing::Through, "of three there is one");
+    assert_eq!(
+        held(f, f.store.pass(&new).await.unwrap()),
+        (GateKind::Throttle, SECOND * 9),
+        "of two there are none left"
+    );
+    assert_eq!(f.store.pass(&old).await.unwrap(), None, "of three there is one");
     f.store.learn(&new, Lesson::Down, SECOND).await.unwrap();
-    assert_eq!(held(f.store.pass(&old).await.unwrap()), (GateKind::Breaker, SECOND * 30), "failures count on");
+    assert_eq!(held(f, f.store.pass(&old).await.unwrap()), (GateKind::Breaker, SECOND * 30), "failures count on");
 }
 
 fn once(request: u8) -> Idempotency {

@@ -10,9 +10,10 @@ use entrega::store::local::LocalStore;
 use entrega::store::*;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
-use entrega_core::lane::Explanation;
+use entrega_core::lane::{Explanation, Hold};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 use tokio::sync::Notify;
 
@@ -166,7 +167,7 @@ impl Registry for TwoNodes {
         self.owner.key_by_hash(hash)
     }
 
-    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+    async fn put_key(&self, key: ApiKey) -> Result<(), PutKeyError> {
         self.owner.put_key(key).await
     }
 
@@ -174,8 +175,16 @@ impl Registry for TwoNodes {
         self.owner.remove_key(id).await
     }
 
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.owner.keys().await
+    async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError> {
+        self.owner.keys(page).await
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        self.owner.put_senders(tenant, senders).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.owner.senders(tenant)
     }
 
     fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
@@ -186,6 +195,10 @@ impl Registry for TwoNodes {
         self.owner.put_tenant(tenant).await
     }
 
+    async fn begin_replay(&self, replay: ReplayRun) -> Result<(), BeginReplayError> {
+        self.owner.begin_replay(replay).await
+    }
+
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
         self.owner.put_replay(replay).await
     }
@@ -194,8 +207,12 @@ impl Registry for TwoNodes {
         self.owner.replay_run(id).await
     }
 
-    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
-        self.owner.replay_runs().await
+    async fn replay_runs(
+        &self,
+        tenant: Option<&TenantName>,
+        page: Page<String>,
+    ) -> Result<Paged<ReplayRun, String>, StoreError> {
+        self.owner.replay_runs(tenant, page).await
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
@@ -305,7 +322,7 @@ impl AnswerCache for TwoNodes {
 
 #[async_trait]
 impl GateKeeper for TwoNodes {
-    async fn pass(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.other.pass(gate).await
     }
 
@@ -313,7 +330,7 @@ impl GateKeeper for TwoNodes {
         self.other.learn(gate, lesson, took).await
     }
 
-    async fn pass_anyway(&self, gate: &GateName) -> Result<Passing, StoreError> {
+    async fn pass_anyway(&self, gate: &GateName) -> Result<Option<Hold>, StoreError> {
         self.owner.pass_anyway(gate).await
     }
 }

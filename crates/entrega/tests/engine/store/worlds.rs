@@ -85,6 +85,7 @@ macro_rules! exercise {
                 a_call_is_made_by_one_and_ended_by_nobody_else
                 a_job_whose_answer_is_known_is_done_as_it_is_taken
                 a_job_whose_answer_was_known_is_forgotten_in_time
+                an_answer_that_is_another_jobs_is_shown_and_not_kept_again
             }
             gating {
                 a_gate_lets_no_more_through_than_its_throttle
@@ -195,6 +196,8 @@ macro_rules! exercise {
                 a_weight_is_shown_for_every_lane
                 tenants_have_figures
                 replay_runs_are_kept_newest_first
+                a_tenant_has_few_replays_and_those_that_ended_leave
+                a_tenant_has_no_more_keys_than_it_may
                 a_store_says_how_it_is
             }
             endpoints {

@@ -190,7 +190,7 @@ impl Demo {
             skipped: 0,
             cursor: None::<(Time, JobId)>,
         };
-        self.engine.store().put_replay(run).await.map_err(CliError::failed)?;
+        self.engine.store().begin_replay(run).await.map_err(CliError::failed)?;
         loop {
             let run = self.engine.store().replay_run(&id).await.map_err(CliError::failed)?;
             match run {

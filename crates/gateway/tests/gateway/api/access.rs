@@ -385,3 +385,38 @@ async fn metrics_can_be_opened() {
     assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4");
     assert!(answer.text.contains("lane_jobs{lane=\"http\",state=\"queued\"} 0"), "{}", answer.text);
 }
+
+/// Any tenant could send as anybody.
+#[tokio::test]
+async fn a_tenant_that_is_bound_to_senders_sends_as_nobody_else() {
+    let world = World::new().await;
+    let (bound, free) = (world.key("bound", &["send"]).await, world.key("free", &["send"]).await);
+    let set = async |senders: Value| world.call("PUT", "/v1/tenants/bound", ADMIN, senders).await;
+    let send = async |key: &str, from: &str| {
+        let mail = json!({"from": from, "to": "ann@example.com", "subject": "Hello", "text": "Hello!"});
+        world.post("/v1/email/send", key, mail).await
+    };
+    send(&bound, "boss@bank.example").await.expect(201);
+    let row = set(json!({"weight": 1, "senders": ["Example.com", "news@example.org"]})).await.expect(200);
+    assert_eq!(row["senders"], json!(["example.com", "news@example.org"]));
+    for (from, status) in [
+        ("shop@example.com", 201),
+        ("Shop <SHOP@EXAMPLE.COM>", 201),
+        ("news@example.org", 201),
+        ("boss@example.org", 403),
+        ("shop@mail.example.com", 403),
+        ("boss@bank.example", 403),
+    ] {
+        assert_eq!(send(&bound, from).await.status.as_u16(), status, "{from}");
+    }
+    let problem = send(&bound, "boss@bank.example").await.problem(403);
+    assert!(problem["detail"].as_str().unwrap().contains("example.com, news@example.org"), "{problem}");
+    send(&free, "boss@bank.example").await.expect(201);
+    // A weight alone leaves them as they are; an empty list lifts the binding.
+    set(json!({"weight": 2})).await.expect(200);
+    send(&bound, "boss@bank.example").await.expect(403);
+    let problem = set(json!({"weight": 2, "senders": ["not a domain"]})).await.problem(422);
+    assert_eq!(problem["errors"][0]["field"], "senders[0]", "{problem}");
+    set(json!({"weight": 2, "senders": []})).await.expect(200);
+    send(&bound, "boss@bank.example").await.expect(201);
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use entrega_gateway::api::ServerLimits;
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, World};
@@ -24,6 +25,30 @@ async fn a_long_poll_answers_when_the_job_ends() {
     let view = waited.expect(200);
     assert_eq!((&view["state"], &view["result"]["status"]), (&json!("done"), &json!(200)));
     assert_eq!(view["result"]["body"], "{\"ok\":true}");
+}
+
+/// Thousands of long polls with one key took every connection there was, and health with them.
+#[tokio::test]
+async fn a_tenant_with_too_many_long_polls_is_refused_and_others_notice_nothing() {
+    let world = World::with(ServerLimits { waiting_calls_max: 2, ..ServerLimits::default() }, true).await;
+    let ours = world.key("ours", &["read"]).await;
+    let theirs = world.key("theirs", &["read"]).await;
+    let (our_job, their_job) = (world.job("ours", "http").await, world.job("theirs", "http").await);
+    let path = format!("/v1/jobs/{our_job}?wait=60s");
+    let others = async {
+        while !world.get("/metrics", "").await.text.contains("\napi_waiting_calls 2\n") {}
+        let refused = world.get(&path, &ours).await;
+        assert!(refused.headers.contains_key("retry-after"));
+        let problem = refused.problem(429);
+        assert_eq!((&problem["quota"], &problem["type"]), (&json!("calls"), &json!("urn:entrega:problem:quota")));
+        world.get(&format!("/v1/jobs/{our_job}"), &ours).await.expect(200);
+        world.get(&format!("/v1/jobs/{their_job}?wait=20ms"), &theirs).await.expect(200);
+        world.answer("http", 200).await;
+    };
+    let all = async { tokio::join!(world.get(&path, &ours), world.get(&path, &ours), others) };
+    let (one, other, ()) = tokio::time::timeout(Duration::from_secs(20), all).await.expect("long before the minute");
+    assert_eq!((one.expect(200)["state"].clone(), other.expect(200)["state"].clone()), (json!("done"), json!("done")));
+    assert!(world.get("/metrics", "").await.text.contains("\napi_waiting_calls 0\n"), "and made room");
 }
 
 #[tokio::test]

@@ -104,19 +104,88 @@ async fn headers_are_limited_in_size_and_number() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_waits_for_its_turn() {
+async fn one_connection_too_many_takes_the_place_of_the_one_that_is_idle() {
     let world = World::with(ServerLimits { connections_max: 1, ..ServerLimits::default() }, false).await;
-    let request = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n";
-    let mut first = connect(&world).await;
-    first.write_all(request).await.unwrap();
-    assert!(read_some(&mut first).await.starts_with("HTTP/1.1 200"));
-    let mut second = connect(&world).await;
-    second.write_all(request).await.unwrap();
-    let mut byte = [0];
-    let early = tokio::time::timeout(Duration::from_millis(100), second.peek(&mut byte)).await;
-    assert!(early.is_err(), "the first is still there");
-    drop(first);
-    assert!(read_some(&mut second).await.starts_with("HTTP/1.1 200"));
+    let request = b"GET /v1/jobs HTTP/1.1\r\nhost: a\r\n\r\n";
+    let mut unused = connect(&world).await;
+    let mut idle = connect(&world).await;
+    assert_eq!(read_to_close(&mut unused).await, "", "it never asked for anything");
+    idle.write_all(request).await.unwrap();
+    assert!(read_some(&mut idle).await.starts_with("HTTP/1.1 401"));
+    let mut next = connect(&world).await;
+    assert_eq!(read_to_close(&mut idle).await, "", "it had its answer");
+    next.write_all(request).await.unwrap();
+    assert!(read_some(&mut next).await.starts_with("HTTP/1.1 401"));
+}
+
+/// A call that is under way: its handler waits for a body.
+async fn busy(world: &World, key: &str, length: usize) -> TcpStream {
+    let mut stream = connect(world).await;
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\nexpect: 100-continue\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Health waited with everybody else until one of four thousand connections ended.
+#[tokio::test]
+async fn where_every_connection_is_busy_health_answers_and_others_are_told_to_come_again() {
+    let world = World::with(ServerLimits { connections_max: 2, ..ServerLimits::default() }, false).await;
+    let mut calls = [busy(&world, ADMIN, 10).await, busy(&world, ADMIN, 10).await];
+    for call in &mut calls {
+        assert!(read_some(call).await.starts_with("HTTP/1.1 100"));
+    }
+    for _ in 0..50 {
+        let mut stream = connect(&world).await;
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        assert!(read_some(&mut stream).await.starts_with("HTTP/1.1 200"));
+        let mut other = connect(&world).await;
+        other.write_all(b"GET /v1/jobs HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let answer = read_to_close(&mut other).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: "), "{answer}");
+        assert!(answer.contains("urn:entrega:problem:busy"), "{answer}");
+    }
+    for call in &mut calls {
+        call.write_all(b"0123456789").await.unwrap();
+        assert!(read_some(call).await.starts_with("HTTP/1.1 400"), "none of them was cut off");
+    }
+}
+
+/// Thousands of bodies that lacked their last byte were in memory at once, all of one tenant.
+#[tokio::test]
+async fn bodies_on_their_way_are_limited_for_each_tenant_and_in_all() {
+    let limits = ServerLimits {
+        in_flight_bytes_max: 500 << 10,
+        in_flight_bytes_per_tenant: 200 << 10,
+        ..ServerLimits::default()
+    };
+    let world = World::with(limits, true).await;
+    let mut keys = Vec::new();
+    for tenant in ["one", "two", "three", "four"] {
+        keys.push(world.key(tenant, &["send"]).await);
+    }
+    let begun = async |key: &String| {
+        let mut stream = busy(&world, key, 150 << 10).await;
+        let answer = read_some(&mut stream).await;
+        (stream, answer)
+    };
+    let mut held = Vec::new();
+    for key in &keys[..3] {
+        let (stream, answer) = begun(key).await;
+        assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
+        held.push(stream);
+    }
+    let (_, over_quota) = begun(&keys[0]).await;
+    assert!(over_quota.starts_with("HTTP/1.1 429") && over_quota.contains("in_flight_bytes"), "{over_quota}");
+    let (_, too_much) = begun(&keys[3]).await;
+    assert!(too_much.starts_with("HTTP/1.1 503") && too_much.contains("problem:busy"), "{too_much}");
+    let small = world.job("four", "http").await;
+    assert!(!small.is_empty(), "what is small always fits");
+    drop(held);
+    while !world.get("/metrics", "").await.text.contains("\napi_in_flight_bytes 0\n") {}
+    assert!(begun(&keys[3]).await.1.starts_with("HTTP/1.1 100"), "there is room again");
 }
 
 #[tokio::test]

@@ -90,10 +90,7 @@ async fn whoever_is_over_a_quota_is_told_which_and_others_notice_nothing() {
     world.post("/v1/jobs", &ours, job()).await.expect(201);
     let answer = world.post("/v1/jobs", &ours, job()).await;
     let problem = answer.problem(429);
-    assert_eq!(
-        (&problem["type"], &problem["errors"][0]["field"]),
-        (&json!("urn:entrega:problem:quota"), &json!("places"))
-    );
+    assert_eq!((&problem["type"], &problem["quota"]), (&json!("urn:entrega:problem:quota"), &json!("places")));
     assert_eq!(answer.headers["retry-after"], "1");
     world.post("/v1/jobs", &other, job()).await.expect(201);
 
@@ -101,11 +98,11 @@ async fn whoever_is_over_a_quota_is_told_which_and_others_notice_nothing() {
     world.post("/v1/jobs", &ours, job()).await.expect(201);
     world.get("/v1/jobs", &ours).await.expect(200);
     let problem = world.get("/v1/jobs", &ours).await.problem(429);
-    assert_eq!(problem["errors"][0]["field"], "requestsPerSecond");
+    assert_eq!(problem["quota"], "requests_per_second");
     world.get("/v1/jobs", &other).await.expect(200);
     set(json!({"requestsPerSecond": null, "storedBytes": 1})).await;
     let problem = world.post("/v1/jobs", &ours, job()).await.problem(429);
-    assert_eq!(problem["errors"][0]["field"], "storedBytes");
+    assert_eq!(problem["quota"], "stored_bytes");
 }
 
 #[tokio::test]

@@ -60,6 +60,29 @@ async fn call_over_three_nodes() -> Duration {
     calls.windows(MAX + 1).map(|window| window[MAX].at.since(window[0].at)).min().unwrap()
 }
 
+/// Calls went in the order of asking: three hundred of one tenant made another's wait until it gave up.
+#[tokio::test]
+async fn tenants_take_turns_before_a_throttle() {
+    let api = Api::start().await;
+    let text = config(&api, "throttle_max_requests = 1\nthrottle_per_seconds = 1");
+    let gateway = Gateway::with(Kind::Memory, &text).await;
+    let (many, few) = (gateway.key("many").await, gateway.key("few").await);
+    let path = "/v1/connectors/erp/requests";
+    let crowd = join_all((0..20).map(|_| gateway.post(path, &many, json!({ "relativeURL": "many" }))));
+    let one = async {
+        while !gateway.text("/metrics").await.contains("\napi_waiting_calls 20\n") {}
+        let before = api.calls().len();
+        gateway.post(path, &few, json!({ "relativeURL": "few" })).await.expect(200);
+        let between = api.calls()[before..].iter().filter(|call| call.path.ends_with("many")).count();
+        assert!(between <= 3, "{between} calls of the other tenant went first");
+    };
+    tokio::select! {
+        _ = crowd => panic!("twenty seconds before the first is answered"),
+        () = one => {}
+    }
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn whoever_waits_too_long_does_what_the_connector_says() {
     for kind in kinds() {

@@ -3,9 +3,11 @@
 //! what happened.
 //!
 //! # Layout
-//! - `callers`: towards the API; `destinations`: what a job meets; `handles`: too few file handles; `bomb`: much in little
+//! - `callers`: towards the API; `destinations`: what a job meets; `handles`: too few file handles;
+//!   `log`: a log that nobody reads; `bomb`: much in little
 
 mod bomb;
 mod callers;
 mod destinations;
 mod handles;
+mod log;
