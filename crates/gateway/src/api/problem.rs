@@ -38,7 +38,7 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
-    /// The quota of the tenant that is used up: `calls`, `in_flight_bytes`.
+    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
@@ -323,6 +323,7 @@ impl ApiError {
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::OverQuota { .. }) => OVER_QUOTA,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
@@ -357,6 +358,7 @@ impl ApiError {
         }
         let quota = match self {
             ApiError::OverQuota { quota, .. } => Some(quota.name()),
+            ApiError::Refused(Refusal::OverQuota { quota, .. }) => Some(quota.as_str()),
             _ => None,
         };
         Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors(), quota }
@@ -436,7 +438,7 @@ impl IntoResponse for ApiError {
             ApiError::UnknownKey => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
             }
-            ApiError::Refused(Refusal::Full { retry_after, .. }) => {
+            ApiError::Refused(Refusal::Full { retry_after, .. } | Refusal::OverQuota { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
             }
             ApiError::BeingMade { for_another } => {

@@ -99,6 +99,14 @@ pub(super) enum OnExhausted {
     Blocked,
 }
 
+/// How many destinations the jobs of a lane go to.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(super) enum Destinations {
+    One,
+    Many,
+}
+
 /// What a full lane does with a newcomer.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]

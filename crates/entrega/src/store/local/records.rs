@@ -56,6 +56,8 @@ pub(super) struct Live {
     pub(super) blocked: Option<String>,
     /// Whether it has a history although its attempts count anew.
     pub(super) unblocked: bool,
+    /// What the job carries.
+    pub(super) bytes: u32,
 }
 
 impl Live {
@@ -70,6 +72,7 @@ impl Live {
             generation: 0,
             blocked: None,
             unblocked: false,
+            bytes: u32::try_from(carried_bytes(job)).unwrap_or(u32::MAX),
         }
     }
 
@@ -82,6 +85,7 @@ impl Live {
             expires: self.expires,
             attempt: self.attempt,
             generation: self.generation,
+            bytes: self.bytes,
         }
     }
 }

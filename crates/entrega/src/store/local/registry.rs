@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use entrega_core::lane::Waiting;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
@@ -167,7 +168,7 @@ impl Shared {
         let registered = self.registered.read();
         lane.apply_pause(registered.is_paused(&lane.name));
         for settings in registered.tenants.values() {
-            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+            lane.apply_settings(settings);
         }
         registered.endpoints.all().iter().for_each(|kept| lane.apply_throttle(&kept.lane_name(), kept.throttle));
     }
@@ -281,6 +282,28 @@ impl Shared {
         self.put(&key, &pause, apply(paused, name)).await
     }
 
+    pub(super) fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        let registered = self.registered.read();
+        // Most gateways set nothing for anybody.
+        let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&tenant.company()) };
+        set.cloned().unwrap_or_else(|| TenantSettings::new(tenant.company()))
+    }
+
+    /// Whether a new job would take its tenant over the bytes that it may have in the lanes of this node.
+    pub(super) fn is_over_bytes(&self, job: &Waiting) -> bool {
+        let max = {
+            let registered = self.registered.read();
+            let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&job.tenant.company()) };
+            set.and_then(|settings| settings.quotas.stored_bytes)
+        };
+        let Some(max) = max else { return false };
+        let used = self.all_owned().map(|lane| {
+            let dead = lane.dead.lock().bytes_of(&job.tenant);
+            lane.machine.lock().usage(&job.tenant).bytes + dead
+        });
+        used.sum::<u64>() + u64::from(job.bytes) > max
+    }
+
     async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
         let mut views = Vec::new();
         for lane in self.lanes.values() {
@@ -298,6 +321,13 @@ impl Shared {
 }
 
 impl OwnedLane {
+    /// Sets what an operator gave a tenant. Only whoever has jobs is known to a lane, or was given something.
+    fn apply_settings(&self, settings: &TenantSettings) {
+        let mut machine = self.machine.lock();
+        machine.set_weight(&settings.tenant, settings.weight);
+        machine.set_quotas(&settings.tenant, settings.quotas);
+    }
+
     fn apply_pause(&self, paused: bool) {
         let mut machine = self.machine.lock();
         if paused {
@@ -350,10 +380,14 @@ impl Registry for LocalStore {
     async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
         let kept = settings.clone();
         let then = move |shared: &Shared| {
-            shared.all_owned().for_each(|lane| lane.machine.lock().set_weight(&kept.tenant, kept.weight));
+            shared.all_owned().for_each(|lane| lane.apply_settings(&kept));
             shared.registered.write().tenants.insert(kept.tenant.clone(), kept.clone());
         };
         self.shared.put(&format!("tenant/{}", settings.tenant), &settings, then).await
+    }
+
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.shared.tenant_settings(tenant)
     }
 
     async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {

@@ -194,8 +194,10 @@ impl Shared {
     ) -> Result<Handing, StoreError> {
         let (mut places, mut units) = (Vec::new(), Vec::new());
         for (place, job) in placed {
-            if job.live.is_some() && !lane.published.lock().take_in(&lane.policy) {
-                answers[place] = Some(Submitted::Full);
+            if job.live.is_some()
+                && let Err(refused) = lane.published.lock().take_in(&lane.policy, &job.waiting.tenant)
+            {
+                answers[place] = Some(refused);
                 continue;
             }
             places.push(place);
@@ -235,6 +237,7 @@ fn submitted(taken: Taken) -> Option<Submitted> {
     match taken {
         Taken::Accepted(pushed_out) => Some(Submitted::Accepted { pushed_out }),
         Taken::Full => Some(Submitted::Full),
+        Taken::OverQuota(quota) => Some(Submitted::OverQuota(quota)),
         Taken::Duplicate => Some(Submitted::Duplicate),
         Taken::NoRoom => Some(Submitted::Unsaved(StoreError::MemoryFull)),
         Taken::Raced | Taken::Moved => None,
