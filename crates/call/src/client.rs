@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use entrega_core::outcome::Answer;
+use http::Request;
 use http::header::RETRY_AFTER;
-use http::{Method, Request};
 use tokio::time::{Instant, sleep_until};
 
 use crate::address::AddressFilter;
@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::connect::TcpConnector;
 use crate::error::{CallError, ClientError, RequestProblem};
 use crate::gate::Later;
+use crate::method::check_method;
 use crate::parse_retry_after;
 use crate::pool::PoolLimits;
 use crate::resolve::{NameResolver, Resolve};
@@ -161,16 +162,14 @@ impl Client {
         deadline: Instant,
     ) -> Result<Answer, CallError> {
         self.shared.filter.check_url(request.uri())?;
-        if request.method() == Method::CONNECT {
-            return Err(RequestProblem::Tunnel.into());
-        }
+        check_method(request.method()).map_err(RequestProblem::from)?;
 
         let answer = match &*self.shared.way {
             Way::Wire(wire) => wire.exchange(tenant, request, self.shared.answer_bytes_max, deadline).await?,
             Way::Given(given) => before(deadline, given.exchange(request)).await?,
         };
         let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.now().as_millis()));
+        let retry_after = asked.and_then(|asked| parse_retry_after(asked, self.shared.clock.wall().as_millis()));
         Ok(Answer { retry_after, ..answer })
     }
 }

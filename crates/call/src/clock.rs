@@ -1,6 +1,7 @@
 //! Time: the only place that reads a clock.
 //! Invariant: within a process time never goes back and never jumps; it is the wall time at start, or that of a server which
-//! several processes share, plus what a monotonic clock says has passed since.
+//! several processes share, plus what a monotonic clock says has passed since. What others compare with clocks of their own
+//! is dated by [`Clock::wall`], which follows corrections.
 //! Never: sleeps.
 
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    Manual(Arc<AtomicU64>),
-    Runtime { wall_at_start: Time, start: Instant, offset: Arc<AtomicI64> },
+    Manual { micros: Arc<AtomicU64>, correction: Arc<AtomicI64> },
+    Runtime { wall_at_start: Time, start: Instant, offset: Arc<AtomicI64>, is_system: bool },
 }
 
 impl Clock {
@@ -30,8 +31,8 @@ impl Clock {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn system() -> Clock {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock::starting_at(Time::ZERO + since_epoch)
+        let start = Instant::now();
+        Clock(Source::Runtime { wall_at_start: system_time(), start, offset: Arc::default(), is_system: true })
     }
 
     /// A clock that shows `wall` now and goes on as the runtime's does: where that is paused, timers and this clock
@@ -39,22 +40,46 @@ impl Clock {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn starting_at(wall: Time) -> Clock {
-        Clock(Source::Runtime { wall_at_start: wall, start: Instant::now(), offset: Arc::default() })
+        let start = Instant::now();
+        Clock(Source::Runtime { wall_at_start: wall, start, offset: Arc::default(), is_system: false })
     }
 
     /// A clock that stands still until [`Clock::advance`]; for tests.
     #[must_use]
     pub fn manual(start: Time) -> Clock {
-        Clock(Source::Manual(Arc::new(AtomicU64::new(start.as_micros()))))
+        Clock(Source::Manual { micros: Arc::new(AtomicU64::new(start.as_micros())), correction: Arc::default() })
     }
 
     /// The moment it is.
     #[must_use]
     pub fn now(&self) -> Time {
         match &self.0 {
-            Source::Manual(micros) => Time::from_micros(micros.load(Ordering::SeqCst)),
-            Source::Runtime { wall_at_start, start, offset } => shifted(*wall_at_start + start.elapsed(), offset),
+            Source::Manual { micros, .. } => Time::from_micros(micros.load(Ordering::SeqCst)),
+            Source::Runtime { wall_at_start, start, offset, .. } => shifted(*wall_at_start + start.elapsed(), offset),
         }
+    }
+
+    /// What the machine's clock shows, corrections since the start included: for whatever somebody else compares with a clock
+    /// of their own, such as the moment in a signature. It may jump, so nothing here waits by it.
+    #[must_use]
+    pub fn wall(&self) -> Time {
+        match &self.0 {
+            Source::Manual { correction, .. } => shifted(self.now(), correction),
+            Source::Runtime { is_system: true, .. } => system_time(),
+            Source::Runtime { is_system: false, .. } => self.now(),
+        }
+    }
+
+    /// Goes on from a moment that was written down, if it is later than what this clock shows; by how much it was behind.
+    /// Called before anybody reads the time: the machine's clock was set back since.
+    pub fn go_on_from(&self, written: Time) -> Duration {
+        let behind = written.since(self.now());
+        let micros = i64::try_from(behind.as_micros()).unwrap_or(i64::MAX);
+        match &self.0 {
+            Source::Manual { .. } => self.advance(behind),
+            Source::Runtime { offset, .. } => drop(offset.fetch_add(micros, Ordering::Relaxed)),
+        }
+        behind
     }
 
     /// The same moment on the runtime's clock, for its timers.
@@ -100,10 +125,23 @@ impl Clock {
 
     /// Moves a manual clock on; no other can be moved.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(micros) = &self.0 {
+        if let Source::Manual { micros, .. } = &self.0 {
             micros.fetch_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX), Ordering::SeqCst);
         }
     }
+
+    /// Corrects what a manual clock shows as the machine's, by so many milliseconds; no other can be.
+    pub fn correct_wall(&self, ms: i64) {
+        if let Source::Manual { correction, .. } = &self.0 {
+            correction.fetch_add(ms.saturating_mul(1_000), Ordering::SeqCst);
+        }
+    }
+}
+
+/// What the machine's clock shows now.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn system_time() -> Time {
+    Time::ZERO + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn shifted(time: Time, offset: &AtomicI64) -> Time {
@@ -131,6 +169,36 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         let micro = Duration::from_micros(1);
         assert!(clock.has_passed(clock.instant(later)) && !clock.has_passed(clock.instant(later + micro)));
+    }
+
+    /// Signatures kept the moment that the process had begun with: after a correction of ten minutes nobody took them.
+    #[tokio::test(start_paused = true)]
+    async fn the_wall_clock_may_be_corrected_and_nothing_else_moves() {
+        let clock = Clock::manual(Time::from_millis(1_000_000));
+        let due = clock.now() + Duration::from_secs(5);
+        clock.correct_wall(600_000);
+        assert_eq!((clock.now(), clock.wall()), (Time::from_millis(1_000_000), Time::from_millis(1_600_000)));
+        assert_eq!(due.since(clock.now()), Duration::from_secs(5));
+        clock.correct_wall(-700_000);
+        assert_eq!(clock.wall(), Time::from_millis(900_000));
+        let simulated = Clock::starting_at(Time::from_millis(1_000));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(simulated.wall(), simulated.now());
+        // The runtime stands still here; the machine's clock does not.
+        let system = Clock::system();
+        tokio::time::advance(Duration::from_hours(1)).await;
+        assert!(system.now().since(system.wall()) > Duration::from_mins(59));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_goes_on_from_the_later_of_what_was_written_and_what_is() {
+        let (wall, written) = (Time::from_millis(1_000_000), Time::from_millis(4_600_000));
+        for clock in [Clock::starting_at(wall), Clock::manual(wall)] {
+            assert_eq!(clock.go_on_from(wall - Duration::from_secs(1)), Duration::ZERO);
+            assert_eq!(clock.now(), wall);
+            assert_eq!(clock.go_on_from(written), Duration::from_hours(1));
+            assert_eq!(clock.now(), written);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -85,7 +85,7 @@
 //! - `trace`: `traceparent`.
 //! - `retry`: [`with_retry`]: policies, classifiers, ends, log lines.
 //! - `gate`: what every attempt passes: throttle, breaker, retry budget.
-//! - `headers`: which headers a caller may set, checked when work is accepted.
+//! - `headers`, `method`: which headers and methods a caller may set, checked when work is accepted.
 //! - `url`: which URLs may be called, checked when work is accepted and again on every call.
 //! - `client`: the call itself: what it may do, and its deadline.
 //! - `wire`: a request and its answer over a connection from the `pool`, or a new one to its `origin`.
@@ -113,6 +113,7 @@ mod connection;
 mod error;
 mod gate;
 mod headers;
+mod method;
 mod origin;
 mod pool;
 mod resolve;
@@ -127,7 +128,7 @@ mod wire;
 pub use address::{AddressFilter, ForbiddenAddress};
 pub use api::{
     ApiClient, ApiClientError, ApiConfig, ApiError, ApiRequest, ApiThrottle, BadBaseUrl, BadCredentials, BaseUrl,
-    Credentials, PathProblem, Reply, USER_HEADER,
+    Credentials, PathProblem, Reply, USER_HEADER, check_path,
 };
 pub use chance::Chance;
 pub use client::{Client, ClientConfig, Exchange};
@@ -150,6 +151,7 @@ pub use gate::{
     SharedTurns, SharedWait, ThrottleGate, ThrottleWait,
 };
 pub use headers::{HEADERS_BYTES_MAX, HEADERS_MAX, HeaderProblem, check_headers};
+pub use method::{MethodProblem, check_method};
 pub use resolve::{LookUp, NameLimits, NameResolver, Resolve, SystemResolver};
 pub use retry::{
     AttemptContext, AttemptEnded, AttemptError, Classifier, Completed, Description, GaveUp, GivenUp, Judgement,

@@ -41,6 +41,22 @@ pub enum Transition {
         /// The failure.
         failure: Failure,
     },
+    /// Given up, and nobody would look after it.
+    Dropped {
+        /// The failure.
+        failure: Failure,
+    },
+}
+
+impl Transition {
+    /// The same for a job that nobody would look after: where it would wait for somebody, it is dropped.
+    #[must_use]
+    pub fn without_dead_letter(self) -> Transition {
+        match self {
+            Transition::DeadLetter { failure } | Transition::Blocked { failure } => Transition::Dropped { failure },
+            other @ (Transition::Done | Transition::Retry { .. } | Transition::Dropped { .. }) => other,
+        }
+    }
 }
 
 /// The attempts of a job, the last one included.
@@ -225,9 +241,13 @@ mod tests {
                     prop_assert!(at > NOW && number < 5);
                     prop_assert!(!failure.reason.is_empty() && !failure.code.is_empty());
                 }
-                Transition::DeadLetter { failure } | Transition::Blocked { failure } => {
+                ended @ (Transition::DeadLetter { .. } | Transition::Blocked { .. }) => {
+                    let Transition::Dropped { failure } = ended.without_dead_letter() else {
+                        return Err(TestCaseError::fail("nobody would look after it"));
+                    };
                     prop_assert!(!failure.reason.is_empty() && !failure.code.is_empty());
                 }
+                Transition::Dropped { .. } => prop_assert!(false, "whether that may be is not for rules to say"),
             }
         }
     }

@@ -62,7 +62,7 @@ pub enum JobState {
     Dlq,
     /// A dead letter on its way back.
     Replaying,
-    /// Ended undelivered: expired or pushed out.
+    /// Ended undelivered: expired, pushed out, or failed where nobody would look after it.
     Dropped,
     /// Ended by request.
     Cancelled,
@@ -112,7 +112,7 @@ impl JobState {
         match self {
             Idle => matches!(next, Queued | Dropped | Cancelled),
             Queued => matches!(next, Idle | Running | Dropped | Cancelled),
-            Running => matches!(next, Done | RetryWait | Blocked | Dlq),
+            Running => matches!(next, Done | RetryWait | Blocked | Dlq | Dropped),
             RetryWait => matches!(next, Running | Dropped | Cancelled),
             Blocked => matches!(next, Queued | Cancelled),
             Dlq => matches!(next, Replaying),

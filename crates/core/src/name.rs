@@ -22,6 +22,20 @@ pub struct BadName {
     allowed: &'static str,
 }
 
+/// A name that no tenant can be given.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum BadTenant {
+    /// It breaks the rules.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// It means something else.
+    #[error("'{name}' is reserved for questions without a key; use another name")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+}
+
 macro_rules! name_type {
     ($(#[$doc:meta])* $type:ident, $kind:literal, $allowed:literal, $is_allowed:expr, $kept:expr) => {
         $(#[$doc])*
@@ -117,6 +131,9 @@ name_type!(
     }
 );
 
+/// The tenant of questions that are asked without a key; nobody can be given its name.
+pub const PUBLIC_TENANT: &str = "public";
+
 /// What the lanes of proxy routes begin with.
 pub const PROXY_LANES: &str = "proxy:";
 
@@ -128,6 +145,15 @@ impl LaneName {
 }
 
 impl TenantName {
+    /// The name, if whoever names a tenant may use it: an endpoint's is none, and one means something else.
+    pub fn given(name: &str) -> Result<TenantName, BadTenant> {
+        let tenant = TenantName::new(name)?;
+        match name.eq_ignore_ascii_case(PUBLIC_TENANT) {
+            true => Err(BadTenant::Reserved { name: name.to_owned() }),
+            false => Ok(tenant),
+        }
+    }
+
     /// The name under which work for one of the tenant's endpoints takes turns.
     pub fn endpoint(&self, endpoint: &str) -> TenantName {
         TenantName(format!("{}/{endpoint}", self.company()).into())
@@ -189,6 +215,15 @@ mod tests {
             assert!(TenantName::new(bad).is_err(), "{bad}");
         }
         assert!(TenantName::kept("a/b/c").is_err() && TenantName::kept("/b").is_err());
+    }
+
+    #[test]
+    fn some_names_cannot_be_given() {
+        for reserved in ["public", "Public"] {
+            assert!(TenantName::given(reserved).unwrap_err().to_string().contains("reserved"), "{reserved}");
+            assert!(TenantName::new(reserved).is_ok(), "{reserved}: records and questions without a key name it");
+        }
+        assert!(TenantName::given("acme").is_ok() && TenantName::given("acme/hooks").is_err());
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
 
 use crate::classify::{Rule, Verdict, classify_facts};
 pub use crate::facts::{Facts, FaultKind, Lesson, Protocol};
+use crate::id::JobId;
 use crate::job::Job;
 use crate::mail::Mailed;
 
@@ -29,11 +31,22 @@ pub enum Outcome {
     Cached(Box<Cached>),
 }
 
+/// Whose answer it is that another job is given, and where it is cached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerSource {
+    /// The job whose call brought it.
+    pub job: JobId,
+    /// Its key in the cache.
+    pub key: String,
+}
+
 /// An answer that was kept.
 #[derive(Clone, Debug)]
 pub struct Cached {
     /// The answer.
     pub answer: Answer,
+    /// Where it stays; `None` if it does not, so that whoever is given it needs a copy.
+    pub source: Option<AnswerSource>,
     /// How old it is.
     pub age: Duration,
     /// What came of the call, where that is why an old answer has to do.

@@ -22,7 +22,7 @@ use crate::intake::Intake;
 #[cfg(feature = "ses")]
 use crate::mail::sns::Sns;
 use crate::mail::transport::Transport;
-use crate::mail::{MAIL, MailChannel, Mailbox, Mailer};
+use crate::mail::{MAIL, MailChannel, Mailbox, Mailer, Senders};
 use crate::product::{Product, Products};
 use crate::proxy::{PROXY, Proxy, ProxyChannel, Routes};
 use crate::refusal::Refusal;
@@ -63,6 +63,8 @@ pub struct EngineParts {
     pub seal: Arc<Seal>,
     /// Who mails are from that do not say.
     pub mail_from: Option<Mailbox>,
+    /// Whom tenants may send as, beside what the store says.
+    pub mail_senders: Senders,
     /// The right side of Message-IDs; the sender's domain if `None`.
     pub mail_domain: Option<String>,
     /// The ways out of mails, the first one first.
@@ -100,6 +102,7 @@ impl EngineParts {
             client,
             seal: Arc::new(Seal::from_key(secret_bytes())),
             mail_from: None,
+            mail_senders: Senders::new(),
             mail_domain: None,
             transports: Vec::new(),
             #[cfg(feature = "ses")]
@@ -150,7 +153,7 @@ impl EngineParts {
         channels.extend(self.channels);
         let channels = Arc::new(channels);
         let intake = Intake::new(env.clone(), PRODUCTS, self.filter.clone());
-        let mail = Mailer::new(env.clone(), self.mail_from, has_transport);
+        let mail = Mailer::new(env.clone(), self.mail_from, self.mail_senders, has_transport);
         #[cfg(feature = "ses")]
         let mail = mail.listening(self.sns);
         Engine {

@@ -12,7 +12,7 @@ use entrega_core::name::LaneName;
 use entrega_core::policy::BadPolicy;
 #[cfg(feature = "redis")]
 use entrega_ledger::redis::{RedisLedger, RedisOpenError, RedisOptions};
-use entrega_ledger::{HeapLedger, LedgerError, LsmLedger};
+use entrega_ledger::{HeapLedger, Ledger, LedgerError, LsmLedger};
 use http::HeaderValue;
 
 use crate::chance::secret_bytes;
@@ -26,12 +26,14 @@ use crate::proxy::Routes;
 use crate::seal::{Seal, SealError};
 use crate::secret::Secret;
 use crate::store::Store;
-use crate::store::local::{ClusterOptions, LocalOptions, LocalStore, ReadError, tables};
+use crate::store::local::{ClusterOptions, LocalOptions, LocalStore, ReadError, newest_moment, tables};
 use crate::webhook::{ConfiguredError, EndpointConfig, put_configured};
 
 /// How much of a third-party API's answer is kept: what it answers is what was wanted.
 const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
 const MIB: u64 = 1 << 20;
+/// A clock that is behind by less is not worth a word.
+const SET_BACK_MIN: Duration = Duration::from_secs(1);
 
 /// Where jobs are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,6 +251,7 @@ impl EngineParts {
             sns: sns(&config.mail, &client, &clock)?,
             client,
             mail_from: config.mail.from,
+            mail_senders: config.mail.senders,
             mail_domain: config.mail.domain,
             webhook_agent: config.webhook_agent,
             routes: config.routes,
@@ -259,11 +262,26 @@ impl EngineParts {
     }
 }
 
+/// A clock that was set back would hold up whatever is due by the one before it, for as long: time goes on from what was
+/// written, and that is said.
+async fn go_on_from(ledger: &dyn Ledger, clock: &Clock) -> Result<(), OpenError> {
+    let Some(written) = newest_moment(ledger).await? else { return Ok(()) };
+    let shown = clock.now();
+    let behind = clock.go_on_from(written);
+    if behind >= SET_BACK_MIN {
+        tracing::warn!(clock = %shown, newestMoment = %written, behindSeconds = behind.as_secs(),
+            "The clock was set back since the store was last written; due times go on from the newest moment in it. \
+             Signatures follow the clock");
+    }
+    Ok(())
+}
+
 async fn open_store(config: &EngineConfig, clock: &Clock) -> Result<Arc<dyn Store>, OpenError> {
     let local = config.store.local(&config.lanes);
     let store = match &config.store.kind {
         StoreKind::Embedded => {
             let ledger = LsmLedger::open_with(&config.store.data, &tables::TABLES, config.store.cached_files_max)?;
+            go_on_from(&ledger, clock).await?;
             LocalStore::open(Arc::new(ledger), clock.clone(), local).await?
         }
         StoreKind::Memory => LocalStore::open(Arc::new(HeapLedger::new(&tables::TABLES)), clock.clone(), local).await?,

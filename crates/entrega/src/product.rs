@@ -31,6 +31,8 @@ pub struct Product {
     pub job_id: fn(&Chance, Time) -> JobId,
     /// Whether the beginning of an answer is kept with its attempt, for people who look after the destination.
     pub keeps_excerpt: bool,
+    /// Whether nobody would look after a job's dead letter: one that fails is dropped instead.
+    pub is_expendable: fn(&Job) -> bool,
     /// Jobs that follow from the end of an attempt; they are kept in the same write.
     pub follow_ups: fn(&Env, &AttemptEnd<'_>) -> Vec<Job>,
 }
@@ -59,6 +61,7 @@ impl Product {
             show: |payload| serde_json::to_value(payload.read::<C>().ok()?).ok(),
             job_id: Chance::job_id,
             keeps_excerpt: false,
+            is_expendable: |_| false,
             follow_ups: |_, _| Vec::new(),
         }
     }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use entrega_core::id::JobId;
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::quota::Quota;
 
 use crate::store::StoreError;
 
@@ -28,6 +29,27 @@ pub enum Refusal {
         capacity: u32,
         /// When to try again.
         retry_after: Duration,
+    },
+    /// The tenant has all that it may have.
+    #[error(
+        "tenant '{tenant}' is over its quota '{}'; try again later, or have an operator raise it (PUT /v1/tenants/{tenant})",
+        quota.as_str()
+    )]
+    OverQuota {
+        /// Which.
+        quota: Quota,
+        /// Whose.
+        tenant: TenantName,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The tenant is bound to other senders.
+    #[error("from: this tenant may not send as {from}; it may send as {allowed}")]
+    OtherSender {
+        /// Whom the mail was to be from.
+        from: String,
+        /// Whom it may be from.
+        allowed: String,
     },
     /// The key was used for something else.
     #[error("Idempotency-Key: this key was used for another request; use a new key, or send the same request again")]

@@ -58,7 +58,12 @@ impl Settler {
         let now = started_at + took;
         let policy = &*with_rules(policy, rules);
         let attempts = Attempts::after(&claimed.history, claimed.attempt);
-        let transition = decide(now, policy, attempts, claimed.expires, &outcome, self.env.chance.roll());
+        let product = self.products.find(claimed.job.payload.kind());
+        let mut transition = decide(now, policy, attempts, claimed.expires, &outcome, self.env.chance.roll());
+        // A dead letter on its way back stays one.
+        if claimed.generation == 0 && product.is_some_and(|product| (product.is_expendable)(&claimed.job)) {
+            transition = transition.without_dead_letter();
+        }
         self.report(policy, &claimed.job, attempts.counted, &transition, now, took);
         if let Some(proxy) = self.env.metrics.proxy(&claimed.job.lane) {
             proxy.settled(&outcome, &transition);
@@ -76,7 +81,6 @@ impl Settler {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let lesson = if claimed.past_breaker { Lesson::Apart } else { lesson(&outcome, &transition, now) };
         let job = claimed.job;
-        let product = self.products.find(job.payload.kind());
         let keeps_excerpt = product.is_some_and(|product| product.keeps_excerpt);
         let excerpt = outcome.answer().filter(|_| keeps_excerpt).and_then(|answer| excerpt(&answer.body));
         let Recorded { answer, mail, mut causes } = recorded(outcome, &transition);
@@ -110,7 +114,9 @@ impl Settler {
         let outcome = match transition {
             Transition::Done => AttemptOutcome::Success,
             Transition::Retry { .. } => AttemptOutcome::Retry,
-            Transition::Blocked { .. } | Transition::DeadLetter { .. } => AttemptOutcome::Failed,
+            Transition::Blocked { .. } | Transition::DeadLetter { .. } | Transition::Dropped { .. } => {
+                AttemptOutcome::Failed
+            }
         };
         self.env.metrics.attempt(&job.lane, attempt, outcome, took);
         match transition {
@@ -136,6 +142,12 @@ impl Settler {
                 tracing::warn!(lane = %job.lane, jobId = %job.id, dlqId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
                     labels = labels(job), errorCode = failure.code, errorReason = mask_text(&failure.reason), isRetryable = false,
                     "Job moved to the dead letters");
+            }
+            Transition::Dropped { failure } => {
+                self.env.metrics.dropped(&job.lane, "failed");
+                tracing::warn!(lane = %job.lane, jobId = %job.id, companyId = %job.tenant.company(), traceId = job.trace_id(), attempt,
+                    priority = job.priority.as_str(), errorCode = failure.code, errorReason = mask_text(&failure.reason),
+                    isRetryable = false, "Job dropped");
             }
         }
     }
@@ -180,15 +192,16 @@ fn recorded(outcome: Outcome, transition: &Transition) -> Recorded {
             Recorded { answer: Some(answer.into()), ..Recorded::default() }
         }
         Outcome::Cached(cached) => {
-            let Cached { answer, age, instead_of } = *cached;
+            let Cached { answer, source, age, instead_of } = *cached;
             let motivo = instead_of.as_ref().map(|failure| failure.motive().to_owned());
             let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: motivo.is_some(), motivo });
-            Recorded { answer: Some(KeptAnswer { cache, ..answer.into() }), ..Recorded::default() }
+            Recorded { answer: Some(KeptAnswer { cache, source, ..answer.into() }), ..Recorded::default() }
         }
         Outcome::Mail(mailed) => Recorded { mail: Some(mailed), ..Recorded::default() },
         Outcome::FanOut(FanOut { jobs, body }) => {
             let content_type = Some("application/json".to_owned());
-            let answer = KeptAnswer { status: 200, content_type, body: Body(body), truncated: false, cache: None };
+            let answer =
+                KeptAnswer { status: 200, content_type, body: Body(body), truncated: false, cache: None, source: None };
             Recorded { answer: Some(answer), causes: jobs, ..Recorded::default() }
         }
         Outcome::Answer(_) | Outcome::EndpointDisabled(_) | Outcome::Fault(_) => Recorded::default(),

@@ -20,7 +20,7 @@ use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::policy::{Destinations, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
@@ -268,6 +268,8 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ttl: Some(ms(rng.u64(4_000..60_000))),
         concurrency,
         tenant_concurrency: NO_LIMIT,
+        destinations: Destinations::One,
+        priority_scope: Scope::Lane,
         ..LanePolicy::http()
     };
     let throttle = |rng: &mut fastrand::Rng, scope| {
@@ -290,6 +292,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         throttle: throttle(rng, Scope::Lane),
         rules: LanePolicy::mail().rules,
         dialect: LanePolicy::mail().dialect,
+        priority_scope: Scope::Tenant,
         ..base.clone()
     };
     let events = LanePolicy { timeout: ms(1_000), ..LanePolicy::events() };

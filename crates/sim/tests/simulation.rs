@@ -56,6 +56,8 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len() - CAUGH
     (Bug::BelieveTheClock, "throttle_respected"),
     (Bug::EndpointThrottleForgotten, "throttle_respected"),
     (Bug::TenantConcurrencyIgnored, "concurrency_bounded"),
+    (Bug::PriorityOverLane, "turns_fair"),
+    (Bug::SlowBeyondSlots, "concurrency_bounded"),
     (Bug::BreakerIgnored, "breaker_holds"),
     (Bug::PassUnsaid, "breaker_holds"),
     (Bug::CacheBlind, "calls_spared"),

@@ -103,6 +103,15 @@ impl BaseUrl {
         url.path_and_query(path_and_query).build().map_err(|_| PathProblem::Character)
     }
 
+    /// Whether what is sent here goes to the same server in the same way: scheme, host and port.
+    #[must_use]
+    pub fn has_origin_of(&self, other: &BaseUrl) -> bool {
+        let port =
+            |base: &BaseUrl| base.authority.port_u16().unwrap_or(if base.scheme == Scheme::HTTPS { 443 } else { 80 });
+        let is_same_host = self.authority.host().eq_ignore_ascii_case(other.authority.host());
+        self.scheme == other.scheme && is_same_host && port(self) == port(other)
+    }
+
     /// The base itself.
     #[must_use]
     pub fn to_uri(&self) -> Uri {
@@ -110,8 +119,11 @@ impl BaseUrl {
     }
 }
 
-/// Checks what stands after the first slash.
-fn check_path(path: &str) -> Result<(), PathProblem> {
+/// Refuses a path, without the slash it begins with, that could lead elsewhere, however a server reads it.
+///
+/// # Errors
+/// [`PathProblem`] that says how.
+pub fn check_path(path: &str) -> Result<(), PathProblem> {
     if path.starts_with('/') || has_scheme(path) {
         return Err(PathProblem::Absolute);
     }
@@ -208,6 +220,18 @@ mod tests {
         let bare: BaseUrl = "http://127.0.0.1:8080".parse().unwrap();
         assert_eq!(bare.join("x").unwrap(), "http://127.0.0.1:8080/x");
         assert_eq!(bare.to_uri(), "http://127.0.0.1:8080/");
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        for (other, is_same) in [
+            ("https://API.example.com:443/v2", true),
+            ("http://api.example.com/v1", false),
+            ("https://api.example.com:8443/v1", false),
+            ("https://api.example.com.evil.test/v1", false),
+        ] {
+            assert_eq!(base().has_origin_of(&other.parse().unwrap()), is_same, "{other}");
+        }
     }
 
     #[test]

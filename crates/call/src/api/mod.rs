@@ -14,7 +14,7 @@ use entrega_core::retry_budget::BudgetPolicy;
 use http::{HeaderName, Method};
 use thiserror::Error;
 
-pub use base_url::{BadBaseUrl, BaseUrl, PathProblem};
+pub use base_url::{BadBaseUrl, BaseUrl, PathProblem, check_path};
 pub use credentials::{BadCredentials, Credentials};
 pub use request::{ApiError, ApiRequest, Reply};
 

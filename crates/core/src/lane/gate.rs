@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::breaker::{Breaker, BreakerFigures, BreakerMemory, Pass, WhenOpen};
+use crate::breaker::{Breaker, BreakerFigures, BreakerMemory, BreakerState, Pass, WhenOpen};
 use crate::cadence::{Cadence, CadenceFigures};
 use crate::id::JobId;
 use crate::outcome::Lesson;
@@ -154,6 +154,13 @@ impl Gate {
     /// Whether it can ever hold anything.
     pub(super) fn can_hold(&self) -> bool {
         self.throttles().next().is_some() || self.breaker.is_some() || self.cadence.is_some()
+    }
+
+    /// Whether it may be forgotten: nothing it knows would hold anything at `now`.
+    pub(super) fn is_fresh(&self, now: Time) -> bool {
+        let counts_nothing = self.throttle.as_ref().is_none_or(|throttle| throttle.starts(now).next().is_none());
+        let is_closed = self.breaker.as_ref().is_none_or(|breaker| breaker.state(now) == BreakerState::Closed);
+        counts_nothing && is_closed && self.own_throttle.is_none() && self.not_before <= now
     }
 
     /// Sets or takes away the tenant's own throttle; whether that changed anything.

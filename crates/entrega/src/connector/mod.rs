@@ -5,12 +5,13 @@
 //!
 //! # Layout
 //! - here: what a connector is, and where it is found; `auth`: its credentials
-//! - `gate`: its limits, as the store keeps them; `watch`: what is counted of its calls
+//! - `limits`: what those may be; `gate`: the same, as the store keeps them; `watch`: what is counted of its calls
 //! - `request`: one request through it; `channel`: a job's
 
 mod auth;
 mod channel;
 mod gate;
+mod limits;
 mod request;
 mod watch;
 
@@ -32,6 +33,7 @@ use parking_lot::Mutex;
 
 pub use self::auth::{Auth, BadAuth};
 pub use self::channel::ConnectorChannel;
+pub use self::limits::{BREAKER_FAILURES_MAX, SECONDS_MAX, THROTTLE_MAX, TIMEOUT_MS_MAX};
 pub use self::request::{ConnectorCall, Failed, Names, Replied};
 
 use self::gate::StoreGate;
@@ -51,8 +53,8 @@ pub const CONNECTOR_LANE: &str = "connector";
 pub const LANE_PREFIX: &str = "connector:";
 /// Characters of a connector's name.
 pub const ID_LENGTH_MAX: usize = 32;
-/// Starts in one interval, and the longest interval.
-pub const THROTTLE_MAX: u32 = 100_000;
+/// Connectors that the store keeps.
+pub const CONNECTORS_MAX: usize = 1_000;
 /// Rules of one connector.
 pub const RULES_MAX: usize = 50;
 
@@ -85,6 +87,14 @@ pub enum BadConnector {
     /// A URL that would not be called.
     #[error("a URL that may be called: {0}")]
     Filtered(#[from] entrega_call::UrlProblem),
+    /// A limit that no connector may have.
+    #[error("from {least} to {most}")]
+    Limit {
+        /// The smallest there may be.
+        least: u64,
+        /// And the largest.
+        most: u64,
+    },
 }
 
 /// Refuses a name that breaks the rules.
@@ -144,6 +154,18 @@ pub enum PutConnectorError {
     /// Its credentials cannot stand in a header.
     #[error("auth: {0}")]
     Auth(#[from] BadCredentials),
+    /// It would be called elsewhere with the credentials that it has.
+    #[error(
+        "auth: the base URL leads to another server than '{before}': give the credentials for it; those that are there \
+         are not sent elsewhere (to go without, remove the connector first)"
+    )]
+    CredentialsNeeded {
+        /// Where it began.
+        before: String,
+    },
+    /// There are as many as there may be.
+    #[error("there are {CONNECTORS_MAX} connectors; remove one that is not used any more")]
+    TooMany,
     /// Its place is in the configuration.
     #[error("this connector is from the configuration: change it there and start again")]
     Configured,
@@ -205,14 +227,23 @@ impl Connectors {
     pub async fn put(&self, connector: Connector) -> Result<bool, PutConnectorError> {
         let Connector { id, base_url, auth, tenant, limits, rules } = connector;
         check_id(&id).map_err(|source| PutConnectorError::Invalid { field: "id", source })?;
+        limits::check(&limits, rules.len())?;
         if self.is_configured(&id) {
             return Err(PutConnectorError::Configured);
         }
-        check_base_url(&self.filter, &base_url)
+        let base = check_base_url(&self.filter, &base_url)
             .map_err(|source| PutConnectorError::Invalid { field: "baseUrl", source })?;
         let kept = self.env.store.connector(&id);
+        if kept.is_none() && self.env.store.connectors().len() >= CONNECTORS_MAX {
+            return Err(PutConnectorError::TooMany);
+        }
         let auth = match auth {
-            None => kept.as_ref().and_then(|kept| kept.auth.clone()),
+            None => match kept.as_ref().filter(|kept| kept.auth.is_some()) {
+                Some(kept) if !is_same_server(&kept.base_url, &base) => {
+                    return Err(PutConnectorError::CredentialsNeeded { before: kept.base_url.clone() });
+                }
+                kept => kept.and_then(|kept| kept.auth.clone()),
+            },
             Some(auth) => {
                 auth.credentials()?;
                 Some(self.seal.seal(&auth.write(), &StoredConnector::context(&id))?)
@@ -231,7 +262,10 @@ impl Connectors {
             return Err(PutConnectorError::Configured);
         }
         match self.env.store.remove_connector(id).await? {
-            true => Ok(()),
+            true => {
+                self.clients.lock().remove(id);
+                Ok(())
+            }
             false => Err(PutConnectorError::Unknown),
         }
     }
@@ -332,6 +366,11 @@ impl Connectors {
         let clients = self.clients.lock();
         clients.get(id)?.1.gates().throttle.as_ref().map(ThrottleGate::estimate)
     }
+}
+
+/// Whether credentials for the one URL may be sent to the other. One that cannot be read any more is no reason to.
+fn is_same_server(before: &str, now: &BaseUrl) -> bool {
+    before.parse::<BaseUrl>().is_ok_and(|before| before.has_origin_of(now))
 }
 
 fn plain(stored: &StoredConnector) -> Connector {

@@ -1,7 +1,7 @@
 //! One request through a connector, for whoever waits and for jobs alike.
 //! Invariant: what runs out of attempts on an answer gives that answer; without one, the error.
 
-use entrega_call::{ApiClient, ApiError, ApiRequest, CallError, GaveUp, LogFields, Stopped, with_causes};
+use entrega_call::{ApiClient, ApiError, ApiRequest, CallError, GaveUp, LogFields, Stopped, check_method, with_causes};
 use entrega_core::body::Body;
 use entrega_core::name::TenantName;
 use entrega_core::outcome::{Answer, Fault, FaultKind};
@@ -144,9 +144,11 @@ impl Connectors {
 
 /// The request as the API gets it.
 fn made<'a>(client: &'a ApiClient, call: &ConnectorCall, names: Names) -> Result<ApiRequest<'a>, Failed> {
-    let method = Method::from_bytes(call.method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
-    let bad_method = || Failed::Unfit { field: METHOD, reason: "must be a method such as GET or POST".into() };
-    let mut request = client.request(method.ok_or_else(bad_method)?, &call.relative_url);
+    let bad_method = |reason: String| Failed::Unfit { field: METHOD, reason };
+    let method = Method::from_bytes(call.method.as_bytes());
+    let method = method.map_err(|_| bad_method("must be a method such as GET or POST".into()))?;
+    check_method(&method).map_err(|problem| bad_method(problem.to_string()))?;
+    let mut request = client.request(method, &call.relative_url);
     for (name, value) in &call.params {
         request = request.query(name, value);
     }

@@ -101,14 +101,16 @@ fn of_attempt(ended: &AttemptEnd<'_>) -> Job {
             last_error: mask_text(&failure.reason),
             attempts: count,
         },
-        Transition::DeadLetter { failure } | Transition::Blocked { failure } => MailEventData::Failed {
-            status: "FAILED",
-            failure_reason: mask_text(&failure.reason),
-            failure_code: FailureCode::named(&failure.code).unwrap_or(FailureCode::InternalError),
-            ses_error: last.and_then(ses_error),
-            attempts: count,
-            failed_at: now,
-        },
+        Transition::DeadLetter { failure } | Transition::Blocked { failure } | Transition::Dropped { failure } => {
+            MailEventData::Failed {
+                status: "FAILED",
+                failure_reason: mask_text(&failure.reason),
+                failure_code: FailureCode::named(&failure.code).unwrap_or(FailureCode::InternalError),
+                ses_error: last.and_then(ses_error),
+                attempts: count,
+                failed_at: now,
+            }
+        }
     };
     let external_id = job.labels.get(EXTERNAL_ID).map(String::as_str);
     let event = of_mail(job.id, &job.tenant, recipient(ended), external_id, sequence, news, now);

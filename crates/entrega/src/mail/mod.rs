@@ -27,7 +27,12 @@ pub mod smtp;
 pub mod sns;
 pub mod transport;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use entrega_core::name::TenantName;
 use entrega_core::policy::LanePolicy;
+use entrega_core::sender::SenderRule;
 
 pub use self::address::check_mailbox;
 pub use self::channel::MailChannel;
@@ -42,6 +47,10 @@ pub use self::settings::{MailConfig, TransportConfig, TransportError, TransportK
 
 use crate::env::Env;
 use crate::product::Product;
+use crate::refusal::Refusal;
+
+/// Whom tenants may send as, where the configuration says so.
+pub type Senders = BTreeMap<TenantName, Arc<[SenderRule]>>;
 
 /// The label under which a mail's external id is carried into logs and dead letters.
 pub const EXTERNAL_ID: &str = "externalId";
@@ -55,22 +64,21 @@ pub const MAIL: Product = Product {
 
 /// What mails need beside a lane and a channel.
 pub struct Mailer {
-    #[cfg(feature = "ses")]
     env: Env,
     from: Option<Mailbox>,
+    senders: Senders,
     has_transport: bool,
     #[cfg(feature = "ses")]
     sns: Option<sns::Sns>,
 }
 
 impl Mailer {
-    /// Mails of an engine; `from` is who those are from that do not say.
-    #[cfg_attr(not(feature = "ses"), expect(unused_variables, reason = "only reports of SES are kept"))]
-    pub fn new(env: Env, from: Option<Mailbox>, has_transport: bool) -> Mailer {
+    /// Mails of an engine; `from` is who those are from that do not say, `senders` what the configuration binds tenants to.
+    pub fn new(env: Env, from: Option<Mailbox>, senders: Senders, has_transport: bool) -> Mailer {
         Mailer {
-            #[cfg(feature = "ses")]
             env,
             from,
+            senders,
             has_transport,
             #[cfg(feature = "ses")]
             sns: None,
@@ -93,6 +101,26 @@ impl Mailer {
     /// Who a mail is from that does not say.
     pub fn from(&self) -> Option<&Mailbox> {
         self.from.as_ref()
+    }
+
+    /// Whom a tenant may send as, and whether the configuration says so; anybody if there are none.
+    pub fn senders(&self, tenant: &TenantName) -> (Arc<[SenderRule]>, bool) {
+        match self.senders.get(tenant) {
+            Some(configured) => (configured.clone(), true),
+            None => (self.env.store.senders(tenant), false),
+        }
+    }
+
+    /// Refuses a mail from somebody whom its tenant may not send as.
+    pub fn check_sender(&self, tenant: &TenantName, mail: &Mail) -> Result<(), Refusal> {
+        let (allowed, _) = self.senders(tenant);
+        match allowed.is_empty() || allowed.iter().any(|rule| rule.allows(&mail.from.address)) {
+            true => Ok(()),
+            false => Err(Refusal::OtherSender {
+                from: mail.from.address.clone(),
+                allowed: allowed.iter().map(SenderRule::as_str).collect::<Vec<_>>().join(", "),
+            }),
+        }
     }
 
     /// Whether mails can leave.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use entrega_call::{ClientConfig, Clock};
 
+use super::Senders;
 use super::content::Mailbox;
 #[cfg(feature = "ses")]
 use super::ses::{SesConfig, SesTransport};
@@ -18,6 +19,8 @@ use crate::secret::Secret;
 pub struct MailConfig {
     /// Who a mail is from that does not say.
     pub from: Option<Mailbox>,
+    /// Whom tenants may send as; those that are not here as the store says.
+    pub senders: Senders,
     /// The right side of Message-IDs; the sender's domain if `None`.
     pub domain: Option<String>,
     /// The ways out, the first one first.

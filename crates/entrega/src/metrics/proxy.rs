@@ -67,7 +67,8 @@ impl<'a> ProxyMetrics<'a> {
             },
             (Transition::Done, _) => self.jobs("processed").increment(1),
             (Transition::DeadLetter { .. } | Transition::Blocked { .. }, _) => self.jobs("failed").increment(1),
-            (Transition::Retry { .. }, _) => {}
+            // Counted where the job is dropped.
+            (Transition::Retry { .. } | Transition::Dropped { .. }, _) => {}
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use entrega_core::job::Priority;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::AnswerSource;
 
 use super::{BadQuestion, LANE_PREFIX, ProxyCall, Route, Routes};
 use crate::env::Env;
@@ -114,11 +115,12 @@ impl Proxy {
     async fn fresh_answer(&self, route: &Route, params: &BTreeMap<String, String>) -> Option<KeptAnswer> {
         let stored = self.env.store.cached(&route.cache_key(params)).await.ok()??;
         let age = self.env.clock.now().since(stored.stored_at);
-        (age < route.cache.ttl).then(|| from_cache(stored, age))
+        let key = route.cache_key(params);
+        (age < route.cache.ttl).then(|| from_cache(stored, key, age))
     }
 }
 
-fn from_cache(stored: CachedAnswer, age: Duration) -> KeptAnswer {
+fn from_cache(stored: CachedAnswer, key: String, age: Duration) -> KeptAnswer {
     let cache = Some(CacheMark { age_seconds: age.as_secs(), stale: false, motivo: None });
-    KeptAnswer { cache, ..stored.answer }
+    KeptAnswer { cache, source: Some(AnswerSource { job: stored.job, key }), ..stored.answer }
 }

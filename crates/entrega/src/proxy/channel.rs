@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use entrega_call::{Client, Clock};
-use entrega_core::outcome::{Answer, Cached, Fault, FaultKind, Outcome};
+use entrega_core::id::JobId;
+use entrega_core::outcome::{Answer, AnswerSource, Cached, Fault, FaultKind, Outcome};
 use entrega_core::time::Time;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
@@ -75,7 +76,7 @@ impl ProxyChannel {
     async fn answer(&self, asking: &Asking<'_>) -> Outcome {
         let kept = self.kept(&asking.key).await;
         if let Some((answer, age)) = kept.as_ref().filter(|(_, age)| *age < asking.route.cache.ttl) {
-            return again(answer, *age, None);
+            return again(&asking.key, answer, *age, None);
         }
         let came = match asking.claimed.past_breaker {
             true => {
@@ -84,7 +85,7 @@ impl ProxyChannel {
             false => self.share(asking, kept.as_ref().map(|(answer, _)| answer.stored_at)).await,
         };
         match kept.filter(|_| leaves_room_for_an_old_answer(&came)) {
-            Some((answer, age)) => again(&answer, age, Some(came)),
+            Some((answer, age)) => again(&asking.key, &answer, age, Some(came)),
             None => came,
         }
     }
@@ -120,7 +121,7 @@ impl ProxyChannel {
                 // An error means that whoever made the call is gone without a word.
                 let told = timeout_at(asking.deadline, theirs.recv()).await;
                 match told.ok().and_then(Result::ok) {
-                    Some(came) if asking.may_share(came.at) => shared(came.outcome, self.clock.now().since(came.at)),
+                    Some(came) if asking.may_share(came.at) => shared(asking, came, self.clock.now()),
                     Some(_) => {
                         fault(FaultKind::Shared, "the same call, made for another job, was answered too long ago")
                     }
@@ -147,7 +148,7 @@ impl ProxyChannel {
         }
         loop {
             if timeout_at(asking.deadline, tokio::time::sleep(LOOK_EVERY)).await.is_err() {
-                return self.now(fault(FaultKind::Timeout, "the same call, made by another node, did not end"));
+                return self.now(id, fault(FaultKind::Timeout, "the same call, made by another node, did not end"));
             }
             // Asked first: an answer is kept before its call counts as over.
             let is_over = self.store.begin_call(key, id, lasts).await.unwrap_or(false);
@@ -156,11 +157,12 @@ impl ProxyChannel {
             }
             match self.kept(key).await {
                 Some((answer, age)) if before != Some(answer.stored_at) && asking.may_share(answer.stored_at) => {
-                    return Came { at: answer.stored_at, outcome: again(&answer, age, None) };
+                    let outcome = again(key, &answer, age, None);
+                    return Came { at: answer.stored_at, by: answer.job, outcome };
                 }
                 _ if is_over => {
                     let message = "the same call, made by another node, brought no answer to keep";
-                    return self.now(fault(FaultKind::Shared, message));
+                    return self.now(id, fault(FaultKind::Shared, message));
                 }
                 _ => {}
             }
@@ -168,19 +170,20 @@ impl ProxyChannel {
     }
 
     async fn call(&self, asking: &Asking<'_>) -> Came {
+        let id = asking.claimed.job.id;
         let request = match request(asking) {
             Ok(request) => request,
-            Err(message) => return self.now(fault(FaultKind::Invalid, message)),
+            Err(message) => return self.now(id, fault(FaultKind::Invalid, message)),
         };
         let answered = self.client.call(request, asking.deadline).await;
-        let came = self.now(outcome(answered));
+        let came = self.now(id, outcome(answered));
         let keep = asking.route.keep();
         if let Outcome::Answer(answer) = &came.outcome
             && answer.status.is_success()
             && !keep.is_zero()
             && let Err(error) = self
                 .store
-                .cache(&asking.key, CachedAnswer { stored_at: came.at, answer: answer.clone().into() }, keep)
+                .cache(&asking.key, CachedAnswer { stored_at: came.at, job: id, answer: answer.clone().into() }, keep)
                 .await
         {
             tracing::debug!(errorReason = %error, "An answer could not be kept");
@@ -188,15 +191,16 @@ impl ProxyChannel {
         came
     }
 
-    fn now(&self, outcome: Outcome) -> Came {
-        Came { at: self.clock.now(), outcome }
+    fn now(&self, by: JobId, outcome: Outcome) -> Came {
+        Came { at: self.clock.now(), by, outcome }
     }
 }
 
-/// What came of a call, and when.
+/// What came of a call, when, and for which job it was made.
 #[derive(Clone, Debug)]
 struct Came {
     at: Time,
+    by: JobId,
     outcome: Outcome,
 }
 
@@ -231,8 +235,8 @@ fn fault(kind: FaultKind, message: impl Into<String>) -> Outcome {
     Outcome::Fault(Fault { kind, message: message.into() })
 }
 
-/// An answer that was given before.
-fn again(stored: &CachedAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
+/// An answer that was given before, and is kept under this key.
+fn again(key: &str, stored: &CachedAnswer, age: Duration, instead_of: Option<Outcome>) -> Outcome {
     let kept = &stored.answer;
     let mut headers = HeaderMap::new();
     if let Some(Ok(content_type)) = kept.content_type.as_deref().map(HeaderValue::from_str) {
@@ -245,14 +249,18 @@ fn again(stored: &CachedAnswer, age: Duration, instead_of: Option<Outcome>) -> O
         truncated: kept.truncated,
         retry_after: None,
     };
-    Outcome::Cached(Box::new(Cached { answer, age, instead_of: instead_of.map(Box::new) }))
+    let source = Some(AnswerSource { job: stored.job, key: key.to_owned() });
+    Outcome::Cached(Box::new(Cached { answer, source, age, instead_of: instead_of.map(Box::new) }))
 }
 
 /// What a call that was made for another job means here: nobody was called for this one.
-fn shared(came: Outcome, age: Duration) -> Outcome {
-    match came {
+fn shared(asking: &Asking<'_>, came: Came, now: Time) -> Outcome {
+    match came.outcome {
         Outcome::Answer(answer) if answer.status.is_success() => {
-            Outcome::Cached(Box::new(Cached { answer, age, instead_of: None }))
+            // Where nothing is cached, the answer is safe only once the other job has ended: this one needs a copy.
+            let is_cached = !asking.route.keep().is_zero();
+            let source = is_cached.then(|| AnswerSource { job: came.by, key: asking.key.clone() });
+            Outcome::Cached(Box::new(Cached { answer, source, age: now.since(came.at), instead_of: None }))
         }
         Outcome::Cached(cached) => Outcome::Cached(cached),
         failed => {
@@ -304,6 +312,9 @@ impl Channel for ProxyChannel {
         let Some(route) = self.routes.get(&claimed.job.lane) else {
             return fault(FaultKind::Invalid, "its route is not configured any more");
         };
+        if let Err(bad) = route.check_path(&question.params) {
+            return fault(FaultKind::Invalid, bad.to_string());
+        }
         let Some(url) = route.url(&question.params) else {
             return fault(FaultKind::Invalid, "its route has no upstream any more");
         };

@@ -20,7 +20,7 @@ use entrega_core::mask::mask_value;
 use entrega_core::name::LaneName;
 use entrega_core::payload::Content;
 use entrega_core::policy::LanePolicy;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
 pub use self::ask::{NotAsked, Proxy, Question};
@@ -33,9 +33,11 @@ use crate::content::JobContent;
 use crate::product::Product;
 use crate::secret::Secret;
 
-/// Questions to upstreams. Whoever knows the id of a public question may read its answer, so nobody must guess one.
+/// Questions to upstreams. Whoever knows the id of a public question may read its answer, so nobody must guess one. What
+/// was asked without a key leaves no dead letter: anybody could fill them.
 pub const PROXY: Product = Product {
     job_id: Chance::secret_id,
+    is_expendable: |job| job.tenant.as_str() == PUBLIC_TENANT,
     ..Product::new::<ProxyCall>(LanePolicy::proxy, |lane| {
         format!("takes questions; ask one with POST /v1/{}", lane.as_str().replacen(':', "/", 1))
     })
@@ -43,7 +45,7 @@ pub const PROXY: Product = Product {
 /// What the lanes of routes begin with.
 pub const LANE_PREFIX: &str = entrega_core::name::PROXY_LANES;
 /// Whose the calls are that come without a key.
-pub const PUBLIC_TENANT: &str = "public";
+pub const PUBLIC_TENANT: &str = entrega_core::name::PUBLIC_TENANT;
 /// Names that mean something else in a call.
 pub const RESERVED: [&str; 3] = ["priority", "type", "tenant"];
 
@@ -126,7 +128,29 @@ impl Route {
         }
         match self.params.iter().find(|param| param.is_required && !read.contains_key(&param.name)) {
             Some(missing) => Err(bad(&missing.name, format!("is missing; it must be {}", missing.kind.rule()))),
-            None => Ok(read),
+            None => self.check_path(&read).map(|()| read),
+        }
+    }
+
+    /// Refuses values that would lead to another path of the upstream: in its path, a value is part of one segment, however
+    /// often a server decodes it.
+    pub fn check_path(&self, params: &BTreeMap<String, String>) -> Result<(), BadQuestion> {
+        let Some(upstream) = &self.upstream else { return Ok(()) };
+        let place = upstream.before('?');
+        let bad = |name: &str| BadQuestion {
+            field: name.to_owned(),
+            problem: "must be part of one segment of a path: without / and \\, and not . or .., encoded or not".into(),
+        };
+        let values: Vec<_> = place.names().filter_map(|name| Some((name, params.get(name)?))).collect();
+        if let Some((name, _)) = values.iter().find(|(_, value)| has_slash(value)) {
+            return Err(bad(name));
+        }
+        let url = place.fill(params, percent_encoded);
+        let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+        match entrega_call::check_path(path) {
+            // What the operator wrote was checked: it is a value that does it.
+            Err(_) => Err(bad(values.first().map_or("", |(name, _)| name))),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -157,8 +181,23 @@ impl Route {
     }
 }
 
+/// Servers in a row that each decode a path once are not more than this.
+const DECODINGS_MAX: usize = 3;
+
 /// What may stand anywhere in a URL as it is.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Whether a value has a slash, or what some servers take for one, once it was decoded a few times.
+fn has_slash(value: &str) -> bool {
+    let mut seen = value.as_bytes().to_vec();
+    for _ in 0..DECODINGS_MAX {
+        if seen.contains(&b'/') || seen.contains(&b'\\') {
+            return true;
+        }
+        seen = percent_decode(&seen).collect();
+    }
+    seen.contains(&b'/') || seen.contains(&b'\\')
+}
 
 /// A value as it may stand anywhere in a URL.
 fn percent_encoded(value: &str) -> String {
@@ -212,6 +251,37 @@ mod tests {
             let read = route.read(&pairs(&[("note", "a&b /?"), ("cpf", "52998224725")])).unwrap();
             assert_eq!(route.url(&read).as_deref(), Some(url));
         }
+    }
+
+    /// `?q=..` and `../../admin` reached other paths of the upstream, with the operator's headers.
+    #[test]
+    fn no_value_leads_to_another_path() {
+        let noted = |upstream: &str, note: &str| {
+            route(upstream).read(&pairs(&[("cpf", "52998224725"), ("note", note)])).err().map(|bad| bad.field)
+        };
+        let climbing = [
+            "..",
+            ".",
+            "../../admin",
+            "a/b",
+            "a\\b",
+            "%2e%2e",
+            "..%2fadmin",
+            "%252e%252e",
+            "a%2Fb",
+            "a%252fb",
+            "..;x",
+            "%5c",
+        ];
+        for note in climbing {
+            assert_eq!(noted("https://example.com/v1/{note}/x", note).as_deref(), Some("note"), "{note}");
+            assert_eq!(noted("https://example.com/v1?n={note}", note), None, "{note}: a query cannot climb");
+            assert_eq!(noted("https://example.com/v1", note), None, "{note}");
+        }
+        for note in ["a.b", "...", "..a", "a b", "100%", "a:b", "é"] {
+            assert_eq!(noted("https://example.com/v1/{note}", note), None, "{note}");
+        }
+        assert_eq!(noted("https://example.com/v1/.{note}", ".").as_deref(), Some("note"), "with the text around it");
     }
 
     #[test]

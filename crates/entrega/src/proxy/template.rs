@@ -53,6 +53,12 @@ impl Template {
         })
     }
 
+    /// What stands before the first of these characters.
+    pub fn before(&self, end: char) -> Template {
+        let text = self.text.split(end).next().unwrap_or_default();
+        Template::parse(text).unwrap_or_else(|_| self.clone())
+    }
+
     /// The text with values in its places; one that is not given leaves its place empty.
     pub fn fill(&self, values: &BTreeMap<String, String>, write: impl Fn(&str) -> String) -> String {
         let parts = self.parts.iter().map(|part| match part {

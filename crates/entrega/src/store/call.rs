@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -15,6 +16,8 @@ use super::KeptAnswer;
 pub struct CachedAnswer {
     /// When it was given.
     pub stored_at: Time,
+    /// For which job.
+    pub job: JobId,
     /// The answer.
     pub answer: KeptAnswer,
 }

@@ -5,7 +5,7 @@
 //! # Layout
 //! - [`JobStore`], [`DeadLetterStore`], [`Registry`], [`EndpointRegistry`], [`ConnectorRegistry`], [`MailRegistry`],
 //!   [`AnswerCache`], [`GateKeeper`], [`IdempotencyLog`]: the verbs; [`Store`] is all of them
-//! - `view`, `node`, `call`, `idempotency`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
+//! - `view`, `replay`, `node`, `call`, `idempotency`, `endpoint`, `connector`, `mail`: what the verbs take and give; `records`: what is kept of a job
 //! - `local`: the store over a ledger, which one process has to itself or nodes share; `lease`: how long an owner may act
 //! - `waiters`: callers who wait for the end of a job; `paging`, `export`: what both kinds of store do alike
 
@@ -20,6 +20,7 @@ mod mail;
 mod node;
 mod paging;
 mod records;
+mod replay;
 mod view;
 mod waiters;
 
@@ -33,6 +34,7 @@ use entrega_core::job::Job;
 use entrega_core::lane::{Explanation, Hold};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 use entrega_ledger::LedgerError;
 use tokio::sync::Notify;
@@ -45,6 +47,10 @@ pub use self::idempotency::{IDEMPOTENCY_KEY_RULE, IDEMPOTENCY_LASTS, Idempotency
 pub use self::lease::{Carried, Lease};
 pub use self::mail::{FEEDBACK_FOR, FEEDBACK_MAX, Feedback, Suppression};
 pub use self::node::{HandOver, NodeView, OwnedShard};
+pub use self::replay::{
+    BadFilter, BeginReplayError, DeadLetterCursor, DeadLetterFilter, FILTER_CODE_CHARS_MAX, FILTER_TEXT_CHARS_MAX,
+    REPLAYS_KEPT_FOR, REPLAYS_KEPT_MAX, REPLAYS_RUNNING_MAX, ReplayRun, ReplayStatus,
+};
 use self::view::Held;
 pub use self::view::*;
 
@@ -174,26 +180,38 @@ pub trait DeadLetterStore: Send + Sync + 'static {
 /// What operators set up: keys, tenants, replays under way.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
-    /// Keeps a key.
-    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError>;
+    /// Keeps a key, unless its tenant has [`KEYS_MAX`] others.
+    async fn put_key(&self, key: ApiKey) -> Result<(), PutKeyError>;
     /// Forgets a key; whether there was one.
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError>;
-    /// All keys.
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+    /// All keys, by id.
+    async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError>;
     /// The key with this hash. Asked on every request: answers from memory.
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>>;
 
-    /// Sets a tenant's weight.
+    /// Sets a tenant's weight and quotas.
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError>;
+    /// What is set for a tenant. Asked on every request: answers from memory.
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings;
+    /// Binds a tenant to senders of mails; with none it is bound to nothing.
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError>;
+    /// Whom a tenant may write mails as; everybody if there are none. Asked for every mail: answers from memory.
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]>;
     /// The figures of all tenants, one row per tenant and lane.
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError>;
 
+    /// Keeps a replay that is to be carried out. Of the same tenant's the oldest that ended leave, where there are too many.
+    async fn begin_replay(&self, replay: ReplayRun) -> Result<(), BeginReplayError>;
     /// Keeps the progress of a replay.
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError>;
     /// One replay.
     async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError>;
-    /// All replays, newest first.
-    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError>;
+    /// The replays of a tenant, or all, newest first: those with the greatest ids.
+    async fn replay_runs(
+        &self,
+        tenant: Option<&TenantName>,
+        page: Page<String>,
+    ) -> Result<Paged<ReplayRun, String>, StoreError>;
     /// The replays under way that this process carries on: of several nodes, one does. Asked often, so cheap.
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError>;
 }
@@ -366,6 +384,17 @@ impl From<local::ReadError> for StoreError {
             other => StoreError::Read(other),
         }
     }
+}
+
+/// A key that was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum PutKeyError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The tenant has as many as it may.
+    #[error("this tenant has {KEYS_MAX} keys; remove those that are not used any more")]
+    TooMany,
 }
 
 /// An endpoint that was not kept.

@@ -8,11 +8,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use entrega_core::body::Body;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Failure;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Earlier, Job, JobState, Priority};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::outcome::AnswerSource;
 use entrega_core::payload::Payload;
 use entrega_core::policy::DeadLetterPolicy;
 use entrega_core::time::Time;
@@ -60,6 +62,8 @@ pub(super) struct Ended {
     pub(super) generation: u8,
     pub(super) attempts: Vec<Attempt>,
     pub(super) answer: Option<KeptAnswer>,
+    /// Where the body of the answer is, if it is another job's: it is not kept twice.
+    pub(super) source: Option<AnswerSource>,
 }
 
 impl Ended {
@@ -77,16 +81,29 @@ impl Ended {
             generation,
             attempts: Vec::new(),
             answer: None,
+            source: None,
         }
+    }
+
+    /// The same with an answer; the body of one that is another job's stays where it is.
+    pub(super) fn with_answer(self, answer: Option<KeptAnswer>) -> Ended {
+        let source = answer.as_ref().and_then(|answer| answer.source.clone());
+        let answer = answer.map(|answer| match source {
+            Some(_) => KeptAnswer { body: Body::default(), ..answer },
+            None => answer,
+        });
+        Ended { answer, source, ..self }
     }
 
     /// The end of a job whose answer was known when it was taken.
     pub(super) fn answered(job: Job, answer: KeptAnswer) -> Ended {
         let taken_at = job.accepted_at;
-        Ended { answer: Some(answer), ..Ended::of(job, JobState::Done, taken_at, 0) }
+        Ended::of(job, JobState::Done, taken_at, 0).with_answer(Some(answer))
     }
 
+    /// As it is shown; the body of an answer that is another job's is missing from it.
     pub(super) fn view(self, id: JobId) -> JobView {
+        let source = self.source;
         JobView {
             job_id: id,
             lane: self.lane,
@@ -103,7 +120,7 @@ impl Ended {
             ended_at: Some(self.ended_at),
             generation: self.generation,
             attempts: self.attempts,
-            result: self.answer,
+            result: self.answer.map(|answer| KeptAnswer { source, ..answer }),
         }
     }
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use entrega_core::body::Body;
 use entrega_core::breaker::BreakerFigures;
 use entrega_core::cadence::CadenceFigures;
-use entrega_core::dead_letter::{BadDeadLetter, DeadLetter, DeadLetterStatus};
+use entrega_core::dead_letter::{BadDeadLetter, DeadLetter};
 use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState, Priority};
 use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::outcome::{Answer, Lesson};
+use entrega_core::outcome::{Answer, AnswerSource, Lesson};
 use entrega_core::policy::LanePolicy;
+use entrega_core::quota::{Quota, Quotas};
 use entrega_core::time::Time;
 use http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ pub enum Submitted {
     },
     /// The lane is full; nothing was kept.
     Full,
+    /// Its tenant has all that it may have; nothing was kept.
+    OverQuota(Quota),
     /// A job with its id waits or runs in its lane; that one stays as it is, and nothing was kept.
     Duplicate,
     /// It could not be written, although others beside it were.
@@ -173,13 +176,16 @@ pub struct KeptAnswer {
     pub truncated: bool,
     /// Said of an answer that had been given before.
     pub cache: Option<CacheMark>,
+    /// Where it stays, of an answer that was another job's: the record of this one does not hold it again.
+    #[serde(skip)]
+    pub source: Option<AnswerSource>,
 }
 
 impl From<Answer> for KeptAnswer {
     fn from(answer: Answer) -> KeptAnswer {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (status, truncated) = (answer.status.as_u16(), answer.truncated);
-        KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None }
+        KeptAnswer { status, content_type, body: Body(answer.body), truncated, cache: None, source: None }
     }
 }
 
@@ -276,6 +282,17 @@ pub struct Paged<T, C> {
     pub next: Option<C>,
 }
 
+impl<T, C> Paged<T, C> {
+    /// The first rows of those that are at hand, and where the next page begins if there are more.
+    pub(super) fn first_of(rows: impl Iterator<Item = T>, limit: usize, place: impl Fn(&T) -> C) -> Paged<T, C> {
+        let mut items: Vec<T> = rows.take(limit.saturating_add(1)).collect();
+        let has_more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().map(place).filter(|_| has_more);
+        Paged { items, next }
+    }
+}
+
 /// A lane as shown to people.
 #[derive(Clone, Debug)]
 pub struct LaneView {
@@ -348,33 +365,6 @@ pub struct MemoryUse {
     pub level: u8,
 }
 
-/// Which dead letters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct DeadLetterFilter {
-    /// Of this lane.
-    pub lane: Option<LaneName>,
-    /// Of this tenant.
-    pub tenant: Option<TenantName>,
-    /// With this failure code.
-    pub code: Option<String>,
-    /// With this status.
-    pub status: Option<DeadLetterStatus>,
-    /// Dead for at least this long, in seconds.
-    pub older_than_seconds: Option<u64>,
-    /// With this text in the reason.
-    pub text: Option<String>,
-    /// Dead before this moment; set by a replay, so that it never meets its own failures again.
-    #[serde(skip)]
-    pub before: Option<Time>,
-    /// Oldest first, as a replay wants them; people want the newest first.
-    #[serde(skip)]
-    pub oldest_first: bool,
-}
-
-/// The place of a dead letter in its listing.
-pub type DeadLetterCursor = (Time, JobId);
-
 /// What dead letters are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -408,9 +398,14 @@ pub enum KeyScope {
     Send,
     /// Look.
     Read,
+    /// Scrape the metrics, which are of every tenant, and nothing else.
+    Metrics,
     /// Everything, for every tenant.
     Admin,
 }
+
+/// Keys of one tenant.
+pub const KEYS_MAX: usize = 200;
 
 /// An API key; the key itself is kept nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -436,6 +431,16 @@ pub struct TenantSettings {
     pub tenant: TenantName,
     /// Its share of turns.
     pub weight: u32,
+    /// What it may use up.
+    #[serde(default)]
+    pub quotas: Quotas,
+}
+
+impl TenantSettings {
+    /// What holds for a tenant for whom nothing was set.
+    pub fn new(tenant: TenantName) -> TenantSettings {
+        TenantSettings { tenant, weight: 1, quotas: Quotas::default() }
+    }
 }
 
 /// A tenant's figures in one lane.
@@ -445,39 +450,4 @@ pub struct TenantView {
     pub lane: LaneName,
     /// The figures.
     pub figures: TenantFigures,
-}
-
-/// How a replay stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReplayStatus {
-    /// Under way; goes on after a restart.
-    Running,
-    /// Every entry that fitted was sent on its way.
-    Finished,
-}
-
-/// A replay of many dead letters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReplayRun {
-    /// Names it.
-    #[serde(rename = "replayId")]
-    pub id: String,
-    /// Which dead letters.
-    pub filter: DeadLetterFilter,
-    /// Its pace.
-    pub rate_per_sec: u32,
-    /// When it was asked for; entries younger than this are not its business.
-    pub created_at: Time,
-    /// How it stands.
-    pub status: ReplayStatus,
-    /// How many fitted when it was asked for.
-    pub total: u64,
-    /// Sent on their way.
-    pub replayed: u64,
-    /// Not replayable (replayed too often, or changed in between).
-    pub skipped: u64,
-    /// The last entry looked at.
-    pub cursor: Option<DeadLetterCursor>,
 }

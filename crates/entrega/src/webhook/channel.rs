@@ -75,7 +75,8 @@ impl WebhookChannel {
         });
         let secrets = secrets.collect::<Result<Vec<WebhookSecret>, Fault>>()?;
         let newest = secrets.first().ok_or_else(|| fault(FaultKind::Invalid, "the endpoint has no secret"))?;
-        let now = self.clock.now();
+        // Receivers compare it with their own clocks.
+        let now = self.clock.wall();
         let body = event.body.0.clone();
         let seconds = now.as_millis() / 1000;
         let mut request = Request::post(endpoint.url.as_str()).body(body.clone()).map_err(|error| invalid(&error))?;
@@ -158,5 +159,54 @@ fn fault(kind: FaultKind, message: impl Into<String>) -> Fault {
 impl Channel for WebhookChannel {
     async fn attempt(&self, claimed: &ClaimedJob, deadline: Instant) -> Outcome {
         self.deliver(claimed, deadline).await.unwrap_or_else(Outcome::Fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use entrega_call::ClientConfig;
+    use entrega_core::name::{LaneName, TenantName};
+    use entrega_core::policy::LanePolicy;
+    use entrega_core::time::Time;
+    use entrega_ledger::HeapLedger;
+
+    use super::*;
+    use crate::store::local::tables::TABLES;
+    use crate::store::local::{LocalOptions, LocalStore};
+    use crate::store::{EndpointOrigin, JobStore as _};
+    use crate::webhook::event::test_event;
+
+    const SECRET: &str = "whsec_0123456789abcdefghijABCDEFGHIJKL";
+
+    /// The clock was read once per process: after a correction, signatures were ten minutes old and nobody took them.
+    #[tokio::test]
+    async fn a_signature_follows_a_correction_of_the_clock() {
+        let clock = Clock::manual(Time::from_millis(1_700_000_000_000));
+        let lane = LaneName::new("webhook").unwrap();
+        let lanes = [(lane.clone(), Arc::new(LanePolicy::webhook()))].into();
+        let ledger = Arc::new(HeapLedger::new(&TABLES));
+        let store = Arc::new(LocalStore::open(ledger, clock.clone(), LocalOptions::new(lanes)).await.unwrap());
+        let (acme, url) = (TenantName::new("acme").unwrap(), "https://acme.example.com/hooks");
+        let seal = Arc::new(Seal::from_key([7; 32]));
+        let mut endpoint = Endpoint::new(acme.clone(), "default", url, EndpointOrigin::Api, clock.now());
+        endpoint.secrets = vec![seal.seal(SECRET, &endpoint.context()).unwrap()];
+        let id = entrega_core::id::JobId::from_parts(clock.now(), 1);
+        store.submit(vec![test_event(id, &acme, "default", clock.now())]).await.unwrap();
+        let claimed = store.claim(&lane, 1).await.unwrap().jobs.remove(0);
+        let client = Client::new(ClientConfig::default()).unwrap();
+        let agent = HeaderValue::from_static("test");
+        let channel = WebhookChannel::new(client, store, seal, clock.clone(), agent);
+        let event: EventBody = claimed.job.payload.read().unwrap();
+        for (correction_ms, seconds) in [(0, 1_700_000_000_u64), (600_000, 1_700_000_600), (-1_200_000, 1_699_999_400)]
+        {
+            clock.correct_wall(correction_ms);
+            let request = channel.request(&claimed, &event, &endpoint).unwrap();
+            let header = |name: &str| request.headers()[name].to_str().unwrap().to_owned();
+            assert_eq!(header("webhook-timestamp"), seconds.to_string());
+            assert_eq!(header("x-sent-at"), (seconds * 1_000).to_string());
+            let secrets = [SECRET.parse().unwrap()];
+            let signature = sign_standard_all(&secrets, &event.event_id, seconds, &event.body.0);
+            assert_eq!(header("webhook-signature"), signature);
+        }
     }
 }

@@ -75,9 +75,9 @@ async fn ask(store: &LocalStore, rows: &[Row]) -> Vec<bool> {
     let page = Page { after: None, limit: 100 };
     failures.push(store.dead_letters(&DeadLetterFilter::default(), page).await.is_err());
     failures.push(store.dead_letter_counts(CountBy::Code, None).await.is_err());
-    failures.push(store.keys().await.is_err());
+    failures.push(store.keys(Page { after: None, limit: 100 }).await.is_err());
     failures.push(store.tenants().await.is_err());
-    failures.push(store.replay_runs().await.is_err());
+    failures.push(store.replay_runs(None, Page { after: None, limit: 100 }).await.is_err());
     for lane in ["http", "email:send"] {
         let claimed = store.claim(&LaneName::new(lane).expect("a name"), 10).await;
         failures.push(claimed.is_err());

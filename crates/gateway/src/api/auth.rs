@@ -37,7 +37,7 @@ pub fn hash_key(key: &str) -> [u8; 32] {
 pub(super) struct Principal(Arc<ApiKey>);
 
 impl Principal {
-    /// Finds the caller by the `Authorization` header.
+    /// Finds the caller by the `Authorization` header, and counts the call where its tenant may make only so many.
     pub(super) fn of(api: &Api, headers: &HeaderMap) -> Result<Principal, ApiError> {
         let header = headers.get(AUTHORIZATION).ok_or(ApiError::NoKey)?;
         let (scheme, key) = header.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(ApiError::NoKey)?;
@@ -49,7 +49,12 @@ impl Principal {
         if bool::from(hash.ct_eq(&api.admin.hash)) {
             return Ok(Principal(api.admin.clone()));
         }
-        api.engine.store().key_by_hash(&hash).map(Principal).ok_or(ApiError::UnknownKey)
+        let principal = api.engine.store().key_by_hash(&hash).map(Principal).ok_or(ApiError::UnknownKey)?;
+        let quotas = api.engine.store().tenant_settings(principal.tenant()).quotas;
+        if let Some(max) = quotas.requests_per_second {
+            api.rates.count(api.engine.env().clock.now(), principal.tenant(), max)?;
+        }
+        Ok(principal)
     }
 
     /// Names the key, never shows it.
@@ -83,9 +88,10 @@ impl Principal {
     /// Which tenant a new piece of work is for: the one named, or the caller's own.
     pub(super) fn acts_for(&self, named: Option<TenantName>) -> Result<TenantName, ApiError> {
         match named {
-            Some(tenant) if tenant.is_endpoint() => Err(ApiError::invalid("tenant", "a tenant's name has no slash")),
-            Some(tenant) if self.sees(&tenant) => Ok(tenant),
-            Some(_) => Err(ApiError::OtherTenant),
+            Some(tenant) if !self.sees(&tenant) => Err(ApiError::OtherTenant),
+            Some(tenant) => {
+                TenantName::given(tenant.as_str()).map_err(|error| ApiError::invalid("tenant", error.to_string()))
+            }
             None => Ok(self.tenant().clone()),
         }
     }
@@ -94,6 +100,8 @@ impl Principal {
     pub(super) fn narrow(&self, named: Option<TenantName>) -> Result<Option<TenantName>, ApiError> {
         match named {
             None if self.is_admin() => Ok(None),
+            // Whoever sees every tenant sees what nobody asked with a key, too.
+            Some(tenant) if self.is_admin() && !tenant.is_endpoint() => Ok(Some(tenant)),
             named => self.acts_for(named).map(Some),
         }
     }

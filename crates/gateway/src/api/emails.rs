@@ -159,6 +159,8 @@ pub(super) struct TakenMail {
         (status = 201, description = "Taken", body = TakenMail,
             headers(("location" = String, description = "Where it can be looked at"),
                 ("idempotent-replayed" = String, description = "`true` if this was answered before"))),
+        (status = 403, description = "The tenant is bound to other senders", body = Problem,
+            content_type = "application/problem+json"),
         (status = 507, description = "The disk is nearly full", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -176,7 +178,7 @@ pub(super) async fn send(
     let external_id = given.external_id.clone();
     let once: Vec<Idempotency> =
         caller.idempotency(&json)?.into_iter().chain(external_id.as_deref().map(external_key).transpose()?).collect();
-    let mut job = given.into_job(&api)?;
+    let mut job = given.into_job(&api, &tenant)?;
     job.labels.extend(caller.trace());
     let mut answers = api.engine.submit_once(&tenant, vec![(job, once)]).await;
     let Taken { id, is_repeat } = answers.pop().expect("one answer per job").map_err(by_ttl)?;
@@ -221,7 +223,7 @@ fn external_key(external_id: &str) -> Result<Idempotency, ApiError> {
 }
 
 impl MailBody {
-    fn into_job(self, api: &Api) -> Result<NewJob, ApiError> {
+    fn into_job(self, api: &Api, tenant: &TenantName) -> Result<NewJob, ApiError> {
         let files = self.attachments.unwrap_or_default().into_iter().map(|Object(file)| AttachmentRequest {
             filename: file.filename,
             content_type: file.content_type,
@@ -241,6 +243,7 @@ impl MailBody {
             headers: self.headers.map_or_else(Vec::new, |headers| headers.0),
         };
         let mail = check_mail(request, api.engine.mail().from())?;
+        api.engine.mail().check_sender(tenant, &mail)?;
         Ok(NewJob {
             lane: api.mail_lane.clone(),
             priority: self.priority.unwrap_or_default(),

@@ -138,7 +138,7 @@ pub(super) fn find(api: &Api, who: &Principal, path: &EndpointPath) -> Result<Ar
 
 /// Which endpoint a caller wants to set; it need not be there.
 pub(super) fn place(who: &Principal, path: EndpointPath) -> Result<(TenantName, String), ApiError> {
-    let tenant = match TenantName::new(&path.tenant) {
+    let tenant = match TenantName::given(&path.tenant) {
         Ok(tenant) if who.sees(&tenant) => tenant,
         Err(error) if who.is_admin() => return Err(ApiError::invalid("tenant", error.to_string())),
         _ => return Err(NOT_FOUND),

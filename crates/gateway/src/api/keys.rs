@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::auth::{Admin, hash_key, new_key};
 use super::body::JsonBody;
 use super::page::{Listing, PageQuery};
-use super::problem::ApiError;
+use super::problem::{ApiError, Problem};
 use super::query::{Params, TextPath};
 use super::{Api, schema};
 use entrega::store::{ApiKey, KeyScope};
@@ -69,7 +69,11 @@ impl From<ApiKey> for KeyRow {
 /// Make a key
 #[utoipa::path(
     post, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])), request_body = KeyRequest,
-    responses((status = 201, description = "The key, shown this once", body = NewKey))
+    responses(
+        (status = 201, description = "The key, shown this once", body = NewKey),
+        (status = 409, description = "The tenant has as many as it may: 200", body = Problem,
+            content_type = "application/problem+json"),
+    )
 )]
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
@@ -80,7 +84,7 @@ pub(super) async fn create(
     scopes.sort_unstable();
     scopes.dedup();
     if scopes.is_empty() {
-        return Err(ApiError::invalid("scopes", "give at least one of send, read, admin"));
+        return Err(ApiError::invalid("scopes", "give at least one of send, read, metrics, admin"));
     }
     let secret = new_key();
     let key = ApiKey {
@@ -106,8 +110,7 @@ pub(super) async fn list(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<Listing<KeyRow>>, ApiError> {
     let page = query.page()?;
-    let rows = api.engine.store().keys().await?.into_iter().map(KeyRow::from).collect();
-    Ok(Json(Listing::cut(rows, page, |row: &KeyRow| row.id.clone())))
+    Ok(Json(Listing::of(api.engine.store().keys(page).await?).map(KeyRow::from)))
 }
 
 /// Remove a key

@@ -123,13 +123,16 @@ impl<T> Listing<T> {
         Listing { items: paged.items, next_cursor: paged.next.as_ref().map(next_cursor) }
     }
 
-    /// A page out of rows that are all at hand, each with a place of its own. A page goes on after the row of its
-    /// cursor; where that row is gone, there is no more.
-    pub(super) fn cut(rows: Vec<T>, page: Page<String>, place: impl Fn(&T) -> String) -> Listing<T> {
-        let start = match &page.after {
-            Some(after) => rows.iter().position(|row| place(row) == *after).map_or(rows.len(), |found| found + 1),
-            None => 0,
-        };
+    /// The same rows in another form.
+    pub(super) fn map<U>(self, convert: impl FnMut(T) -> U) -> Listing<U> {
+        Listing { items: self.items.into_iter().map(convert).collect(), next_cursor: self.next_cursor }
+    }
+
+    /// A page out of rows that are all at hand, in the order of their places. It goes on after the place of its cursor,
+    /// whether or not the row that was there is gone.
+    pub(super) fn cut(mut rows: Vec<T>, page: Page<String>, place: impl Fn(&T) -> String) -> Listing<T> {
+        rows.sort_by_cached_key(&place);
+        let start = page.after.as_ref().map_or(0, |after| rows.partition_point(|row| place(row) <= *after));
         let is_last = start + page.limit >= rows.len();
         let items: Vec<T> = rows.into_iter().skip(start).take(page.limit).collect();
         let next = items.last().map(&place).filter(|_| !is_last);
@@ -169,6 +172,10 @@ mod tests {
             }
         }
         assert_eq!(seen, [vec!["a", "b", "c"], vec!["d"]]);
+        // A listing ended where the row of its cursor had been removed in between.
+        let after = Some(next_cursor(&"bb".to_owned()));
+        let gone = Listing::cut(rows(), page(after.as_deref(), Some(3)).unwrap(), |row| (*row).to_owned());
+        assert_eq!(gone.items, ["c", "d"]);
         let whole = page::<String>(None, Some(4)).unwrap();
         assert!(Listing::cut(rows(), whole, |row| (*row).to_owned()).next_cursor.is_none());
     }

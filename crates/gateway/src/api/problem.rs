@@ -16,7 +16,7 @@ use entrega::mail::sns::SnsError;
 use entrega::proxy::{BadQuestion, NotAsked};
 use entrega::refusal::Refusal;
 use entrega::seal::SealError;
-use entrega::store::{ChangeError, KeyScope, PutEndpointError, StoreError};
+use entrega::store::{BeginReplayError, ChangeError, KeyScope, PutEndpointError, PutKeyError, StoreError};
 use entrega::webhook::EndpointError;
 
 /// The content type of a problem document.
@@ -38,7 +38,8 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
-    /// The quota of the tenant that is used up: `calls`, `in_flight_bytes`, `connections`.
+    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`,
+    /// `connections`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
@@ -121,6 +122,12 @@ pub(super) enum ApiError {
     Endpoint(EndpointError),
     #[error(transparent)]
     Connector(PutConnectorError),
+    #[error(transparent)]
+    Replays(BeginReplayError),
+    #[error(transparent)]
+    Keys(PutKeyError),
+    #[error("the senders of this tenant are from the configuration: change them there and start again")]
+    SendersConfigured,
     #[error("the same request is being made; its answer comes within {} s", for_another.as_secs() + 1)]
     BeingMade { for_another: std::time::Duration },
     #[error(transparent)]
@@ -186,10 +193,32 @@ impl From<PutConnectorError> for ApiError {
         match error {
             PutConnectorError::Invalid { field, source } => ApiError::invalid(field, format!("must be {source}")),
             PutConnectorError::Auth(error) => ApiError::invalid("auth", error.to_string()),
+            error @ PutConnectorError::CredentialsNeeded { .. } => {
+                let text = error.to_string();
+                ApiError::invalid("auth", text.trim_start_matches("auth: "))
+            }
             PutConnectorError::Unknown => ApiError::NotFound { what: "connector" },
             PutConnectorError::Seal(error) => error.into(),
             PutConnectorError::Store(error) => error.into(),
-            conflict @ PutConnectorError::Configured => ApiError::Connector(conflict),
+            conflict @ (PutConnectorError::Configured | PutConnectorError::TooMany) => ApiError::Connector(conflict),
+        }
+    }
+}
+
+impl From<BeginReplayError> for ApiError {
+    fn from(error: BeginReplayError) -> ApiError {
+        match error {
+            BeginReplayError::Store(error) => error.into(),
+            conflict @ BeginReplayError::TooMany => ApiError::Replays(conflict),
+        }
+    }
+}
+
+impl From<PutKeyError> for ApiError {
+    fn from(error: PutKeyError) -> ApiError {
+        match error {
+            PutKeyError::Store(error) => error.into(),
+            conflict @ PutKeyError::TooMany => ApiError::Keys(conflict),
         }
     }
 }
@@ -251,6 +280,7 @@ fn scope_name(scope: KeyScope) -> &'static str {
     match scope {
         KeyScope::Send => "send",
         KeyScope::Read => "read",
+        KeyScope::Metrics => "metrics",
         KeyScope::Admin => "admin",
     }
 }
@@ -265,6 +295,7 @@ impl ApiError {
         match self {
             ApiError::NoKey | ApiError::UnknownKey => UNAUTHORIZED,
             ApiError::MissingScope { .. } | ApiError::OtherTenant => FORBIDDEN,
+            ApiError::Refused(Refusal::OtherSender { .. }) => FORBIDDEN,
             ApiError::Invalid { .. } | ApiError::Refused(Refusal::Invalid { .. }) => VALIDATION,
             // Where a job was to go is a field of the submission; elsewhere the lane is part of the path.
             ApiError::Refused(Refusal::Store(StoreError::UnknownLane { .. })) => VALIDATION,
@@ -293,9 +324,11 @@ impl ApiError {
             #[cfg(feature = "ses")]
             ApiError::Sns(_) => UNTRUSTED,
             ApiError::Endpoint(_) | ApiError::Connector(_) | ApiError::EndpointBusy => CONFLICT,
+            ApiError::Replays(_) | ApiError::Keys(_) | ApiError::SendersConfigured => CONFLICT,
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::OverQuota { .. }) => OVER_QUOTA,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
@@ -330,6 +363,7 @@ impl ApiError {
         }
         let quota = match self {
             ApiError::OverQuota { quota, .. } => Some(quota.name()),
+            ApiError::Refused(Refusal::OverQuota { quota, .. }) => Some(quota.as_str()),
             _ => None,
         };
         Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors(), quota }
@@ -409,7 +443,7 @@ impl IntoResponse for ApiError {
             ApiError::UnknownKey => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
             }
-            ApiError::Refused(Refusal::Full { retry_after, .. }) => {
+            ApiError::Refused(Refusal::Full { retry_after, .. } | Refusal::OverQuota { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
             }
             ApiError::BeingMade { for_another } => {

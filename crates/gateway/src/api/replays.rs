@@ -47,7 +47,7 @@ pub(super) struct ReplayRequest {
     responses(
         (status = 202, description = "Under way", body = schema::ReplayRun,
             headers(("idempotent-replayed" = String, description = "`true` if this was answered before"))),
-        (status = 409, description = "The same call is being made; try again later", body = Problem,
+        (status = 409, description = "The same call is being made, or five replays of the tenant are under way", body = Problem,
             content_type = "application/problem+json"),
     )
 )]
@@ -69,6 +69,7 @@ async fn begin(api: &Api, who: &Principal, given: ReplayRequest) -> Result<Done<
         return Err(ApiError::invalid("ratePerSec", format!("{rate_per_sec} is not from 1 to {RATE_MAX}")));
     }
     let Object(filter) = given.filter;
+    filter.check().map_err(|bad| ApiError::invalid(format!("filter.{}", bad.field), bad.to_string()))?;
     let tenant = who.narrow(filter.tenant.clone())?;
     let filter = DeadLetterFilter { tenant, status: Some(DeadLetterStatus::Pending), ..filter };
     let now = api.engine.env().clock.now();
@@ -82,8 +83,9 @@ async fn begin(api: &Api, who: &Principal, given: ReplayRequest) -> Result<Done<
         replayed: 0,
         skipped: 0,
         cursor: None,
+        sending: Vec::new(),
     };
-    api.engine.store().put_replay(run.clone()).await?;
+    api.engine.store().begin_replay(run.clone()).await?;
     who.audit("dlq.replay_many", &run.id);
     Ok(Done::new(StatusCode::ACCEPTED, run))
 }
@@ -107,7 +109,7 @@ fn is_visible(who: &Principal, run: &ReplayRun) -> bool {
 
 /// List replays
 ///
-/// Newest first.
+/// Newest first. A tenant's last 50 are kept, and those that ended for a week.
 #[utoipa::path(
     get, path = "/v1/replays", tag = "dead letters", security(("key" = ["read"])), params(PageQuery),
     responses((status = 200, description = "A page", body = Listing<schema::ReplayRun>))
@@ -118,9 +120,8 @@ pub(super) async fn list(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<Listing<ReplayRun>>, ApiError> {
     let page = query.page()?;
-    let mut runs = api.engine.store().replay_runs().await?;
-    runs.retain(|run| is_visible(&who, run));
-    Ok(Json(Listing::cut(runs, page, |run| run.id.clone())))
+    let tenant = who.narrow(None)?;
+    Ok(Json(Listing::of(api.engine.store().replay_runs(tenant.as_ref(), page).await?).map(ReplayRun::shown)))
 }
 
 /// Show a replay
@@ -135,5 +136,5 @@ pub(super) async fn show(
     TextPath(id): TextPath,
 ) -> Result<Json<ReplayRun>, ApiError> {
     let run = api.engine.store().replay_run(&id).await?.filter(|run| is_visible(&who, run));
-    run.map(Json).ok_or(ApiError::NotFound { what: "replay" })
+    run.map(|run| Json(run.shown())).ok_or(ApiError::NotFound { what: "replay" })
 }

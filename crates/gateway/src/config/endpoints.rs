@@ -8,12 +8,14 @@ use std::sync::Arc;
 use entrega_call::AddressFilter;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
+use entrega_core::sender::{BadSender, SENDERS_MAX, SenderRule};
 use entrega_core::throttle::Rate;
 use toml::{Table, Value};
 
 use super::error::{ConfigError, Origin};
 use super::layer;
 use super::section::{Given, Section};
+use entrega::mail::Senders;
 use entrega::secret::Secret;
 use entrega::webhook::{
     BadEndpoint, ENDPOINTS_MAX, EVENT_TYPES_MAX, EndpointConfig, check_event_type, check_name, check_secret,
@@ -41,19 +43,35 @@ pub(super) struct EndpointRules<'a> {
     pub(super) lanes: &'a BTreeMap<LaneName, Arc<LanePolicy>>,
 }
 
-/// Reads `[tenants]`.
-pub(super) fn read(tenants: Section<'_>, rules: &EndpointRules<'_>) -> Result<Vec<EndpointConfig>, ConfigError> {
-    let mut endpoints = Vec::new();
+/// Reads `[tenants]`: where their webhooks go, and whom they may send mails as.
+pub(super) fn read(
+    tenants: Section<'_>,
+    rules: &EndpointRules<'_>,
+) -> Result<(Vec<EndpointConfig>, Senders), ConfigError> {
+    let (mut endpoints, mut senders) = (Vec::new(), Senders::new());
     for (name, given) in tenants.named() {
         let origin = given.origin();
-        let tenant = TenantName::new(&name).map_err(|source| ConfigError::BadTenantName { origin, source })?;
+        let tenant = TenantName::given(&name).map_err(|source| ConfigError::BadTenantName { origin, source })?;
         let mut settings = given.section()?;
         if let Some(given) = settings.get("endpoints") {
             endpoints.extend(read_endpoints(&tenant, given, rules)?);
         }
+        if let Some(given) = settings.get("senders") {
+            senders.insert(tenant, read_senders(given)?.into());
+        }
         settings.finish()?;
     }
-    Ok(endpoints)
+    Ok((endpoints, senders))
+}
+
+fn read_senders(given: Given<'_>) -> Result<Vec<SenderRule>, ConfigError> {
+    let bad = given.must_be(format!("a list of 1 to {SENDERS_MAX} addresses or domains"));
+    let listed = given.list()?;
+    if !(1..=SENDERS_MAX).contains(&listed.len()) {
+        return Err(bad);
+    }
+    let read = |given: &Given<'_>| given.text()?.parse().map_err(|error: BadSender| given.must_be(error.to_string()));
+    listed.iter().map(read).collect()
 }
 
 fn read_endpoints(

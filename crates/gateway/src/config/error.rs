@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use entrega_core::name::{BadName, LaneName, TenantName};
+use entrega_core::name::{BadName, BadTenant, LaneName, TenantName};
 use entrega_core::policy::BadPolicy;
 
 use entrega::mail::TransportError;
@@ -128,7 +128,7 @@ pub enum ConfigError {
         /// Where it was given.
         origin: Origin,
         /// What is wrong with it.
-        source: BadName,
+        source: BadTenant,
     },
     /// An endpoint that cannot be called so.
     #[error("{origin}: [tenants.{tenant}.endpoints]: the name of an endpoint must be {source}")]

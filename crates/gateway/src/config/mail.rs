@@ -6,7 +6,7 @@ use entrega::mail::Mailbox;
 #[cfg(feature = "ses")]
 use entrega::mail::ses::SesConfig;
 use entrega::mail::smtp::SmtpConfig;
-use entrega::mail::{MailConfig, TransportConfig, TransportKind, check_mailbox};
+use entrega::mail::{MailConfig, Senders, TransportConfig, TransportKind, check_mailbox};
 use entrega::secret::Secret;
 
 use super::error::ConfigError;
@@ -29,6 +29,8 @@ pub(super) fn read(
     let order = email.get("transports");
     let read = MailConfig {
         from: email.get("from").map(read_from).transpose()?,
+        // They stand with their tenants.
+        senders: Senders::new(),
         domain: email.get("domain").map(read_domain).transpose()?,
         transports: in_order(found, order)?,
         topics: ses.get_default("topics")?.list()?.iter().map(read_topic).collect::<Result<_, _>>()?,

@@ -240,7 +240,7 @@ impl Config {
         // What may be called is known only now.
         let filter = if left_out.touches("outbound") { open_filter() } else { config.filter() };
         let rules = endpoints::EndpointRules { filter: filter.clone(), lanes: &config.lanes };
-        config.endpoints = endpoints::read(root.get_default("tenants")?.section()?, &rules)?;
+        (config.endpoints, config.mail.senders) = endpoints::read(root.get_default("tenants")?.section()?, &rules)?;
         config.routes = proxy::read(root.get_default("proxy")?.section()?, &filter)?;
         if !left_out.touches("lanes") && !left_out.touches("proxy") {
             proxy::match_lanes(&config.routes, &mut config.lanes)?;

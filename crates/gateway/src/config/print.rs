@@ -2,6 +2,7 @@
 //! Invariant: what is printed loads again to an equal configuration, under the same environment's plain names.
 //! Never: shows a secret. That of an endpoint is printed as `***`, which is too short to load: nobody signs with it.
 
+use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
@@ -79,8 +80,15 @@ impl Config {
             ]);
             tenants.entry(endpoint.tenant.to_string()).or_default().insert(endpoint.name.clone(), keys);
         }
-        let settings = |endpoints| keys([("endpoints", Value::Table(endpoints))]);
-        tenants.into_iter().map(|(tenant, endpoints)| (tenant, settings(endpoints))).collect()
+        let mut settings: BTreeMap<String, Table> = BTreeMap::new();
+        for (tenant, endpoints) in tenants {
+            settings.entry(tenant).or_default().insert("endpoints".into(), Value::Table(endpoints));
+        }
+        for (tenant, senders) in &self.mail.senders {
+            let senders: Vec<&str> = senders.iter().map(SenderRule::as_str).collect();
+            settings.entry(tenant.to_string()).or_default().insert("senders".into(), Value::from(senders));
+        }
+        settings.into_iter().map(|(tenant, settings)| (tenant, Value::Table(settings))).collect()
     }
 
     fn server_table(&self) -> Table {

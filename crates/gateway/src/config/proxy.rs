@@ -142,6 +142,10 @@ fn read_template(given: &Given<'_>, fits: impl Fn(&str) -> bool, right: &str) ->
 fn read_upstream(given: &Given<'_>, params: &[Param], filter: &AddressFilter) -> Result<Template, ConfigError> {
     let is_given = |name: &str| params.iter().any(|param| param.name == name && param.is_required);
     let template = read_template(given, is_given, "required parameters")?;
+    let server = template.as_str().splitn(4, '/').take(3).collect::<String>();
+    if server.contains('{') {
+        return Err(given.must_be("a URL whose places are in its path or its query, not in its host"));
+    }
     let example = params.iter().map(|param| (param.name.clone(), "1".to_owned())).collect();
     check_url(filter, &template.fill(&example, str::to_owned)).map_err(|error| given.must_be(error.to_string()))?;
     Ok(template)

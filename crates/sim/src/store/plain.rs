@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use entrega::store::{
-    ApiKey, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter, DeadLetterStore,
-    Endpoint, EndpointRegistry, Feedback, Idempotency, IdempotencyLog, MailRegistry, Page, Paged, PutEndpointError,
-    Registry, ReplayRun, RequestState, StoreError, StoredConnector, Suppression, TenantSettings, TenantView,
+    ApiKey, BeginReplayError, ChangeError, ConnectorRegistry, Count, CountBy, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterStore, Endpoint, EndpointRegistry, Feedback, Idempotency, IdempotencyLog, MailRegistry, Page, Paged,
+    PutEndpointError, PutKeyError, Registry, ReplayRun, RequestState, StoreError, StoredConnector, Suppression,
+    TenantSettings, TenantView,
 };
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus, NoReplay};
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 
 use super::{SOON, WatchedStore};
@@ -77,7 +79,7 @@ impl DeadLetterStore for WatchedStore {
 
 #[async_trait]
 impl Registry for WatchedStore {
-    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+    async fn put_key(&self, key: ApiKey) -> Result<(), PutKeyError> {
         self.inner.put_key(key).await
     }
 
@@ -85,12 +87,24 @@ impl Registry for WatchedStore {
         self.inner.remove_key(id).await
     }
 
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.inner.keys().await
+    async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError> {
+        self.inner.keys(page).await
     }
 
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>> {
         self.inner.key_by_hash(hash)
+    }
+
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.inner.tenant_settings(tenant)
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        self.inner.put_senders(tenant, senders).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.inner.senders(tenant)
     }
 
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
@@ -99,6 +113,11 @@ impl Registry for WatchedStore {
 
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
         self.inner.tenants().await
+    }
+
+    async fn begin_replay(&self, replay: ReplayRun) -> Result<(), BeginReplayError> {
+        self.life.reach().await;
+        self.inner.begin_replay(replay).await
     }
 
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
@@ -110,8 +129,12 @@ impl Registry for WatchedStore {
         self.inner.replay_run(id).await
     }
 
-    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
-        self.inner.replay_runs().await
+    async fn replay_runs(
+        &self,
+        tenant: Option<&TenantName>,
+        page: Page<String>,
+    ) -> Result<Paged<ReplayRun, String>, StoreError> {
+        self.inner.replay_runs(tenant, page).await
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {

@@ -47,7 +47,7 @@ impl SesTransport {
     }
 
     async fn call(&self, mail: &Outgoing<'_>, raw: &str, recipients: &[&str], deadline: Instant) -> Reply {
-        match self.caller.request(mail, raw, recipients, self.clock.now()) {
+        match self.caller.request(mail, raw, recipients, self.clock.wall()) {
             Ok(request) => Reply::of(self.client.call(request, deadline).await),
             Err(error) => Reply::Unreached(unsendable(&error)),
         }

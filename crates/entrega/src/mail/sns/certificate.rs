@@ -128,7 +128,7 @@ impl Certificates {
             Some(key) => key,
             None => self.fetch_once(link, deadline).await?,
         };
-        key.check(self.clock.now())?;
+        key.check(self.clock.wall())?;
         Ok(key)
     }
 

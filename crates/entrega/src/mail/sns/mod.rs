@@ -123,7 +123,7 @@ impl Sns {
     }
 
     fn check_age(&self, envelope: &Envelope) -> Result<(), SnsError> {
-        let (now, timestamp) = (self.clock.now(), envelope.timestamp);
+        let (now, timestamp) = (self.clock.wall(), envelope.timestamp);
         let distance = now.since(timestamp).max(timestamp.since(now));
         if distance > AGE_MAX { Err(SnsError::Timestamp { timestamp, now }) } else { Ok(()) }
     }

@@ -93,6 +93,16 @@ impl Shared {
         self.call_row(key, read.first().and_then(Option::as_ref))
     }
 
+    /// What is kept under a key, if its time is not over.
+    pub(super) async fn cached_answer(&self, key: &str) -> Result<Option<CachedAnswer>, ReadError> {
+        let now = self.clock.now();
+        if self.cluster.is_some() {
+            let found = self.shared_answer(&format!("answer/{key}")).await?;
+            return Ok(found.filter(|row| row.expires > now).map(|row| row.value));
+        }
+        Ok(self.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer))
+    }
+
     async fn share_answer(&self, key: &str, row: Answer) -> Result<(), StoreError> {
         let decided = self.decide(CALLS, key, |found| {
             let before = self.call_row::<CachedAnswer>(key, found)?.map(|row| row.expires);
@@ -131,12 +141,7 @@ impl Shared {
 #[async_trait]
 impl AnswerCache for LocalStore {
     async fn cached(&self, key: &str) -> Result<Option<CachedAnswer>, StoreError> {
-        let (shared, now) = (&self.shared, self.shared.clock.now());
-        if shared.cluster.is_some() {
-            let found = shared.shared_answer(&format!("answer/{key}")).await?;
-            return Ok(found.filter(|row| row.expires > now).map(|row| row.value));
-        }
-        Ok(shared.answers.kept.get(key).filter(|held| held.until > now).map(|held| held.answer))
+        Ok(self.shared.cached_answer(key).await?)
     }
 
     async fn cache(&self, key: &str, answer: CachedAnswer, keep: Duration) -> Result<(), StoreError> {

@@ -1,6 +1,7 @@
 //! Looking at jobs, wherever they stand.
 //! Invariant: a listing is ordered by id, newest first, and a page looks at a bounded number of records.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -13,13 +14,15 @@ use entrega_ledger::{Key, Table};
 
 use super::Shared;
 use super::reading::{From, PAGE_ROWS, ReadError, job_of, visit};
-use super::records::{self, Live, Stored};
+use super::records::{self, Ended, Live, Stored};
 use super::tables::{DEAD, HISTORY, JOBS, LIVE};
-use crate::store::paging::{Found, merge};
+use crate::store::paging::{Found, PAGE_BYTES_MAX, merge};
 use crate::store::{JobFilter, JobView, Page, Paged};
 
 /// The most records of one table, or of one lane in the index, that a page looks at.
 const LOOKED_AT_MAX: usize = 20_000;
+/// Said of a job that was given another's answer, once that is not kept any more.
+const ANSWER_GONE: &str = "it was given a cached answer, which is not kept any more";
 /// How often a job is looked for that moves while it is looked at.
 const LOOKS_MAX: usize = 3;
 
@@ -37,7 +40,11 @@ impl Shared {
                 },
             };
             let job = match stored {
-                Some(Stored::Ended(ended)) => return Ok(Some(ended.view(id))),
+                Some(Stored::Ended(ended)) => {
+                    let mut views = [ended.view(id)];
+                    self.fill_answers(&mut views).await?;
+                    return Ok(views.into_iter().next());
+                }
                 Some(Stored::Job(job)) => job,
                 None => return Ok(records::load_dead(&*self.ledger, id).await?.map(records::view_of_dead)),
             };
@@ -152,7 +159,51 @@ impl Shared {
             Ok(fits.then(|| records::view_of_dead(dead)))
         };
         found.push(self.find(DEAD, Vec::new(), page, &dead).await?);
-        Ok(merge(found, page.limit, |view| view.job_id))
+        let mut paged = merge(found, page.limit, |view: &JobView| view.job_id);
+        let filled = self.fill_answers(&mut paged.items).await?;
+        if filled < paged.items.len() {
+            paged.items.truncate(filled);
+            paged.next = paged.items.last().map(|view| view.job_id);
+        }
+        Ok(paged)
+    }
+
+    /// Gives views the bodies that their records do not hold because they are other jobs' answers; how many views can be
+    /// shown before they carry too much, at least one.
+    async fn fill_answers(&self, views: &mut [JobView]) -> Result<usize, ReadError> {
+        let source = |view: &JobView| view.result.as_ref()?.source.clone();
+        let mut jobs: Vec<JobId> = views.iter().filter_map(source).map(|source| source.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut bodies = HashMap::new();
+        for (job, found) in jobs.iter().zip(self.read_ids(JOBS, &jobs).await?) {
+            let stored = found.map(|bytes| records::decode_stored(&bytes)).transpose();
+            if let Some(Stored::Ended(Ended { answer: Some(answer), .. })) = self.readable(job, stored)?.flatten() {
+                bodies.insert(*job, answer.body);
+            }
+        }
+        let mut bytes = 0;
+        for (number, view) in views.iter_mut().enumerate() {
+            let Some(source) = source(view) else { continue };
+            let body = match bodies.get(&source.job) {
+                Some(body) => Some(body.clone()),
+                // Its own job has not ended yet, or is forgotten.
+                None => self
+                    .cached_answer(&source.key)
+                    .await?
+                    .filter(|kept| kept.job == source.job)
+                    .map(|kept| kept.answer.body),
+            };
+            bytes += body.as_ref().map_or(0, |body| body.0.len());
+            if bytes > PAGE_BYTES_MAX && number > 0 {
+                return Ok(number);
+            }
+            match body {
+                Some(body) => view.result.iter_mut().for_each(|result| result.body = body.clone()),
+                None => (view.result, view.reason) = (None, Some(ANSWER_GONE.to_owned())),
+            }
+        }
+        Ok(views.len())
     }
 
     /// The rows of jobs that have not ended, with what they carry and their attempts.

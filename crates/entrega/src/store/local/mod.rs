@@ -45,8 +45,10 @@ mod reading;
 mod records;
 mod recovery;
 mod registry;
+mod replays;
 mod settlements;
 mod signals;
+mod stamp;
 mod starts;
 mod submits;
 mod sweep;
@@ -64,6 +66,7 @@ use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
+use entrega_core::time::Time;
 use entrega_ledger::{Ledger, Shard};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
@@ -72,6 +75,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::dead::dead_letter_rows;
 pub use self::reading::ReadError;
 pub use self::records::Record;
+pub use self::stamp::newest_moment;
 
 use self::answers::Answers;
 use self::cluster::Cluster;
@@ -207,6 +211,8 @@ struct Shared {
     stale: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
     sweep_from: Mutex<JobId>,
+    /// When the moment was last written down.
+    stamped_at: Mutex<Option<Time>>,
     /// Ends whatever runs for the store.
     stop: CancellationToken,
 }
@@ -247,6 +253,7 @@ impl LocalStore {
             rejected: AtomicU64::new(0),
             stale: AtomicU64::new(0),
             sweep_from: Mutex::new(JobId::MIN),
+            stamped_at: Mutex::default(),
             stop: CancellationToken::new(),
         });
         let thread = match (shared.options.writer, is_alone) {

@@ -3,19 +3,20 @@
 //! change is read again when they say so, and now and then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use entrega_core::lane::Waiting;
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::changes::Decided;
 use super::cluster::Cluster;
-use super::command::Change;
 use super::lanes::OwnedLane;
 use super::order::{Answered, Order};
 use super::reading::{From, PAGE_ROWS, ReadError, visit};
@@ -23,9 +24,10 @@ use super::recovery::read_error;
 use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
 use crate::store::endpoint::{self, Endpoints};
+use crate::store::replay::Replays;
 use crate::store::{
-    ApiKey, ConnectorRegistry, Endpoint, EndpointRegistry, PutEndpointError, Registry, ReplayRun, ReplayStatus,
-    StoreError, StoredConnector, TenantSettings, TenantView,
+    ApiKey, BeginReplayError, ConnectorRegistry, Endpoint, EndpointRegistry, KEYS_MAX, Page, Paged, PutEndpointError,
+    PutKeyError, Registry, ReplayRun, StoreError, StoredConnector, TenantSettings, TenantView,
 };
 
 #[derive(Default)]
@@ -33,7 +35,8 @@ pub(super) struct Registered {
     keys: BTreeMap<String, Arc<ApiKey>>,
     keys_by_hash: HashMap<[u8; 32], Arc<ApiKey>>,
     tenants: BTreeMap<TenantName, TenantSettings>,
-    replays: BTreeMap<String, ReplayRun>,
+    senders: BTreeMap<TenantName, Arc<[SenderRule]>>,
+    pub(super) replays: Replays,
     endpoints: Endpoints,
     connectors: BTreeMap<String, Arc<StoredConnector>>,
     paused: BTreeSet<LaneName>,
@@ -55,6 +58,11 @@ impl Registered {
 
     pub(super) fn is_paused(&self, lane: &LaneName) -> bool {
         self.paused.contains(lane)
+    }
+
+    /// How many other keys the tenant of this one has.
+    fn keys_beside(&self, key: &ApiKey) -> usize {
+        self.keys.values().filter(|other| other.tenant == key.tenant && other.id != key.id).count()
     }
 
     fn remove_key(&mut self, id: &str) {
@@ -125,7 +133,7 @@ impl Shared {
     }
 
     /// Marks that something here changes, for nodes that do not hear of it.
-    fn mark_change(&self, unit: &mut Unit) {
+    pub(super) fn mark_change(&self, unit: &mut Unit) {
         if let Some(cluster) = &self.cluster {
             let mark = format!("{:016x} {}", self.options.node, cluster.next_mark());
             unit.put(REGISTRY, Key::Text(VERSION_KEY.into()), mark.into_bytes());
@@ -160,7 +168,7 @@ impl Shared {
         let registered = self.registered.read();
         lane.apply_pause(registered.is_paused(&lane.name));
         for settings in registered.tenants.values() {
-            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+            lane.apply_settings(settings);
         }
         registered.endpoints.all().iter().for_each(|kept| lane.apply_throttle(&kept.lane_name(), kept.throttle));
     }
@@ -172,8 +180,12 @@ impl Shared {
                 let settings: TenantSettings = records::decode_json(REGISTRY, value)?;
                 registered.tenants.insert(settings.tenant.clone(), settings);
             }
-            Some(("replay", id)) => {
-                registered.replays.insert(id.to_owned(), records::decode_json(REGISTRY, value)?);
+            Some(("senders", tenant)) => {
+                let senders: Vec<SenderRule> = records::decode_json(REGISTRY, value)?;
+                registered.senders.extend(TenantName::new(tenant).ok().map(|tenant| (tenant, senders.into())));
+            }
+            Some(("replay", _)) => {
+                registered.replays.put(records::decode_json(REGISTRY, value)?);
             }
             Some(("endpoint", _)) => registered.endpoints.put(Arc::new(records::decode_json(REGISTRY, value)?)),
             Some(("connector", id)) => {
@@ -195,13 +207,23 @@ impl Shared {
     }
 
     /// Puts a record, whatever was there.
-    async fn put(
+    pub(super) async fn put(
         &self,
         key: &str,
         value: &(impl Serialize + Sync),
         then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
         let _one_at_a_time = self.registering.lock().await;
+        self.put_alone(key, value, then).await
+    }
+
+    /// The same for whoever keeps others from registering anything meanwhile.
+    async fn put_alone(
+        &self,
+        key: &str,
+        value: &(impl Serialize + Sync),
+        then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
+    ) -> Result<(), StoreError> {
         let put = self.decide(REGISTRY, key, |_| {
             let mut unit = Unit::default();
             unit.put(REGISTRY, Key::Text(key.to_owned()), records::encode_json(value));
@@ -260,27 +282,26 @@ impl Shared {
         self.put(&key, &pause, apply(paused, name)).await
     }
 
-    /// Keeps how far a replay has got. Whoever carries it on does so under the right to; anybody may begin one.
-    async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
-        let key = format!("replay/{}", replay.id);
-        let kept = replay.clone();
-        let then = move |shared: &Shared| drop(shared.registered.write().replays.insert(kept.id.clone(), kept.clone()));
-        let house = self.house.read().clone();
-        let is_known = self.registered.read().replays.contains_key(&replay.id);
-        match house.filter(|_| is_known) {
-            Some(house) => {
-                let _one_at_a_time = self.registering.lock().await;
-                let mut unit = Unit::default();
-                unit.put(REGISTRY, Key::Text(key), records::encode_json(&replay));
-                self.mark_change(&mut unit);
-                let then: super::command::Then = Box::new(then);
-                let units = vec![unit];
-                self.write(Change { hold: house, lane: None, units, ended: Vec::new(), then: Some(then) }).await?;
-                self.tell("registry".into());
-                Ok(())
-            }
-            None => self.put(&key, &replay, then).await,
-        }
+    pub(super) fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        let registered = self.registered.read();
+        // Most gateways set nothing for anybody.
+        let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&tenant.company()) };
+        set.cloned().unwrap_or_else(|| TenantSettings::new(tenant.company()))
+    }
+
+    /// Whether a new job would take its tenant over the bytes that it may have in the lanes of this node.
+    pub(super) fn is_over_bytes(&self, job: &Waiting) -> bool {
+        let max = {
+            let registered = self.registered.read();
+            let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&job.tenant.company()) };
+            set.and_then(|settings| settings.quotas.stored_bytes)
+        };
+        let Some(max) = max else { return false };
+        let used = self.all_owned().map(|lane| {
+            let dead = lane.dead.lock().bytes_of(&job.tenant);
+            lane.machine.lock().usage(&job.tenant).bytes + dead
+        });
+        used.sum::<u64>() + u64::from(job.bytes) > max
     }
 
     async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
@@ -300,6 +321,13 @@ impl Shared {
 }
 
 impl OwnedLane {
+    /// Sets what an operator gave a tenant. Only whoever has jobs is known to a lane, or was given something.
+    fn apply_settings(&self, settings: &TenantSettings) {
+        let mut machine = self.machine.lock();
+        machine.set_weight(&settings.tenant, settings.weight);
+        machine.set_quotas(&settings.tenant, settings.quotas);
+    }
+
     fn apply_pause(&self, paused: bool) {
         let mut machine = self.machine.lock();
         if paused {
@@ -322,10 +350,14 @@ impl OwnedLane {
 
 #[async_trait]
 impl Registry for LocalStore {
-    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+    async fn put_key(&self, key: ApiKey) -> Result<(), PutKeyError> {
+        let _one_at_a_time = self.shared.registering.lock().await;
+        if self.shared.registered.read().keys_beside(&key) >= KEYS_MAX {
+            return Err(PutKeyError::TooMany);
+        }
         let kept = Arc::new(key.clone());
         let then = move |shared: &Shared| shared.registered.write().put_key(kept.clone());
-        self.shared.put(&format!("key/{}", key.id), &key, then).await
+        Ok(self.shared.put_alone(&format!("key/{}", key.id), &key, then).await?)
     }
 
     async fn remove_key(&self, id: &str) -> Result<bool, StoreError> {
@@ -334,8 +366,11 @@ impl Registry for LocalStore {
         self.shared.remove(&format!("key/{id}"), then).await
     }
 
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        Ok(self.shared.registered.read().keys.values().map(|key| ApiKey::clone(key)).collect())
+    async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError> {
+        let registered = self.shared.registered.read();
+        let after = page.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = registered.keys.range((after, Bound::Unbounded)).map(|(_, key)| ApiKey::clone(key));
+        Ok(Paged::first_of(keys, page.limit, |key| key.id.clone()))
     }
 
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>> {
@@ -345,10 +380,24 @@ impl Registry for LocalStore {
     async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
         let kept = settings.clone();
         let then = move |shared: &Shared| {
-            shared.all_owned().for_each(|lane| lane.machine.lock().set_weight(&kept.tenant, kept.weight));
+            shared.all_owned().for_each(|lane| lane.apply_settings(&kept));
             shared.registered.write().tenants.insert(kept.tenant.clone(), kept.clone());
         };
         self.shared.put(&format!("tenant/{}", settings.tenant), &settings, then).await
+    }
+
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.shared.tenant_settings(tenant)
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        let (whose, kept): (_, Arc<[SenderRule]>) = (tenant.clone(), senders.clone().into());
+        let then = move |shared: &Shared| drop(shared.registered.write().senders.insert(whose.clone(), kept.clone()));
+        self.shared.put(&format!("senders/{tenant}"), &senders, then).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.shared.registered.read().senders.get(tenant).cloned().unwrap_or_default()
     }
 
     async fn tenants(&self) -> Result<Vec<TenantView>, StoreError> {
@@ -359,23 +408,29 @@ impl Registry for LocalStore {
         self.shared.put_replay(replay).await
     }
 
+    async fn begin_replay(&self, replay: ReplayRun) -> Result<(), BeginReplayError> {
+        self.shared.begin_replay(replay).await
+    }
+
     async fn replay_run(&self, id: &str) -> Result<Option<ReplayRun>, StoreError> {
         Ok(self.shared.registered.read().replays.get(id).cloned())
     }
 
-    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
-        let mut runs: Vec<_> = self.shared.registered.read().replays.values().cloned().collect();
-        runs.sort_by_key(|run| std::cmp::Reverse(run.created_at));
-        Ok(runs)
+    async fn replay_runs(
+        &self,
+        tenant: Option<&TenantName>,
+        page: Page<String>,
+    ) -> Result<Paged<ReplayRun, String>, StoreError> {
+        let registered = self.shared.registered.read();
+        let newest = registered.replays.newest(tenant, page.after.as_deref()).cloned();
+        Ok(Paged::first_of(newest, page.limit, |run| run.id.clone()))
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {
         if self.shared.house.read().is_none() {
             return Ok(Vec::new());
         }
-        let registered = self.shared.registered.read();
-        let running = registered.replays.values().filter(|run| run.status == ReplayStatus::Running);
-        Ok(running.cloned().collect())
+        Ok(self.shared.registered.read().replays.running().cloned().collect())
     }
 }
 

@@ -58,7 +58,10 @@ impl Shared {
                 Transition::Retry { at, .. } => {
                     retries.push(Retried { lane: lane.clone(), ticket, at, lesson, took });
                 }
-                Transition::Done | Transition::Blocked { .. } | Transition::DeadLetter { .. } => {
+                Transition::Done
+                | Transition::Blocked { .. }
+                | Transition::DeadLetter { .. }
+                | Transition::Dropped { .. } => {
                     let is_blocked = matches!(settlement.transition, Transition::Blocked { .. });
                     lane.block(is_blocked.into());
                     leaving.push((ticket, lesson, took));
@@ -110,7 +113,8 @@ impl Shared {
                 if let Some(dead) = earlier.get(&id) {
                     self.put_dead(lane, unit, &DeadLetter { status: DeadLetterStatus::Replayed, ..dead.clone() });
                 }
-                let end = Ended { attempts, answer, ..Ended::of(job, JobState::Done, now, generation) };
+                let end = Ended::of(job, JobState::Done, now, generation).with_answer(answer);
+                let end = Ended { attempts, ..end };
                 unit.put(JOBS, id_key(id), records::encode_ended(&end));
             }
             Transition::Retry { at, .. } => {
@@ -120,6 +124,12 @@ impl Shared {
             Transition::Blocked { failure } => {
                 unit.put(LIVE, lane.live_key(id), records::encode(&waiting(now, Some(failure.reason))));
                 unit.put(HISTORY, id_key(id), records::encode(&attempts));
+            }
+            Transition::Dropped { failure } => {
+                leave_index(unit, lane, id, had_history);
+                let end = Ended::of(job, JobState::Dropped, now, generation);
+                let end = Ended { attempts, reason: Some(failure.reason), ..end };
+                unit.put(JOBS, id_key(id), records::encode_ended(&end));
             }
             Transition::DeadLetter { failure } => {
                 leave_index(unit, lane, id, had_history);

@@ -12,6 +12,7 @@ use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{Admission, Left, Next, Waiting};
 use entrega_core::policy::OnFull;
+use entrega_core::quota::Quota;
 use entrega_ledger::{Applied, EntryId, Key, LedgerError, Op, Room, Unit, Verdict, When};
 
 use super::Shared;
@@ -308,9 +309,13 @@ impl Writer {
         let mut unit = Unit::default();
         let mut pushed_out = None;
         if live.is_some() {
+            if self.shared.is_over_bytes(&waiting) {
+                return Ok(Taken::OverQuota(Quota::StoredBytes));
+            }
             let admission = lane.machine.lock().admit(&waiting);
             match admission {
                 Admission::Admitted => {}
+                Admission::OverQuota(quota) => return Ok(Taken::OverQuota(quota)),
                 Admission::Preempted(left) => pushed_out = Some(left),
                 Admission::Full => return Ok(Taken::Full),
                 Admission::Duplicate => return Ok(Taken::Duplicate),
@@ -350,6 +355,8 @@ impl Writer {
             match admission {
                 Admission::Admitted | Admission::Duplicate => {}
                 Admission::Preempted(left) => dropped.push(left),
+                // Whoever took it answered for it.
+                Admission::OverQuota(_) => drop(lane.machine.lock().admit_always(&waiting)),
                 Admission::Full if lane.policy.on_full == OnFull::Refuse => {
                     lane.machine.lock().admit_always(&waiting);
                 }

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use entrega::store::{CacheMark, CachedAnswer, Idempotency, KeptAnswer, NewEntry, Submitted};
+use entrega::store::{
+    CacheMark, CachedAnswer, Idempotency, JobFilter, KeptAnswer, NewEntry, Page, Settlement, Submitted,
+};
 use entrega_core::body::Body;
+use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
+use entrega_core::outcome::AnswerSource;
 use entrega_core::time::Time;
 
 use super::fixture::{Fixture, HOUR, RETENTION, lane};
@@ -20,8 +24,9 @@ fn answer(f: &Fixture, text: &'static str) -> CachedAnswer {
         body: Body(Bytes::from_static(text.as_bytes())),
         truncated: false,
         cache: None,
+        source: None,
     };
-    CachedAnswer { stored_at: f.now(), answer }
+    CachedAnswer { stored_at: f.now(), job: caller(1), answer }
 }
 
 fn caller(number: u128) -> JobId {
@@ -59,6 +64,7 @@ pub(crate) async fn a_job_whose_answer_is_known_is_done_as_it_is_taken(f: &Fixtu
         body: Body(Bytes::from_static(b"known")),
         truncated: false,
         cache: Some(CacheMark { age_seconds: 7, stale: false, motivo: None }),
+        source: None,
     };
     let job = f.job("http", "acme");
     let id = job.id;
@@ -78,7 +84,14 @@ pub(crate) async fn a_job_whose_answer_is_known_is_done_as_it_is_taken(f: &Fixtu
 }
 
 pub(crate) async fn a_job_whose_answer_was_known_is_forgotten_in_time(f: &Fixture) {
-    let kept = KeptAnswer { status: 204, content_type: None, body: Body::default(), truncated: false, cache: None };
+    let kept = KeptAnswer {
+        status: 204,
+        content_type: None,
+        body: Body::default(),
+        truncated: false,
+        cache: None,
+        source: None,
+    };
     let job = f.job("http", "acme");
     let id = job.id;
     f.store.take(vec![NewEntry { job, idempotency: Vec::new(), answer: Some(kept) }]).await.unwrap();
@@ -86,4 +99,45 @@ pub(crate) async fn a_job_whose_answer_was_known_is_forgotten_in_time(f: &Fixtur
     f.advance(RETENTION + HOUR);
     f.store.sweep().await.unwrap();
     assert!(f.store.job(id).await.unwrap().is_none(), "ended jobs are kept for a while");
+}
+
+/// Every hit kept the whole answer again: 2 000 questions without a key, each with the same 125 KB, filled 250 MB.
+pub(crate) async fn an_answer_that_is_another_jobs_is_shown_and_not_kept_again(f: &Fixture) {
+    let stored = answer(f, "the whole answer");
+    let job = f.job("http", "acme");
+    let first = job.id;
+    f.submit_all(vec![job]).await;
+    let source = Some(AnswerSource { job: first, key: "k".into() });
+    let mark = Some(CacheMark { age_seconds: 1, stale: false, motivo: None });
+    let again = KeptAnswer { cache: mark, source, ..stored.answer.clone() };
+    f.store.cache("k", CachedAnswer { job: first, ..stored.clone() }, HOUR).await.unwrap();
+    let hit = f.job("http", "acme");
+    let hit_id = hit.id;
+    f.store.take(vec![NewEntry { job: hit, idempotency: Vec::new(), answer: Some(again.clone()) }]).await.unwrap();
+    let body = async |id| f.view(id).await.result.map(|result| result.body);
+    assert_eq!(body(hit_id).await, Some(stored.answer.body.clone()), "the first has not ended: the cache has it");
+
+    let claimed = f.claim_one("http").await;
+    let settlement = Settlement { answer: Some(stored.answer.clone()), ..f.settlement(claimed, Transition::Done) };
+    f.store.settle(&lane("http"), vec![settlement]).await.unwrap();
+    f.store.flush().await.unwrap();
+    let another = answer(f, "of another call");
+    f.store.cache("k", CachedAnswer { job: hit_id, ..another }, HOUR).await.unwrap();
+    assert_eq!(body(hit_id).await, Some(stored.answer.body.clone()), "the first job's record has it");
+    let listed = f.store.jobs(&JobFilter::default(), Page { after: None, limit: 10 }).await.unwrap();
+    let bodies: Vec<_> = listed.items.into_iter().filter_map(|view| view.result).map(|result| result.body).collect();
+    assert_eq!(bodies, [stored.answer.body.clone(), stored.answer.body.clone()]);
+
+    // One that came by a settlement keeps no copy either; where nobody has it any more, that is said.
+    let gone = KeptAnswer { source: Some(AnswerSource { job: caller(77), key: "gone".into() }), ..again };
+    let job = f.job("http", "acme");
+    let third = job.id;
+    f.submit_all(vec![job]).await;
+    let claimed = f.claim_one("http").await;
+    let settlement = Settlement { answer: Some(gone), ..f.settlement(claimed, Transition::Done) };
+    f.store.settle(&lane("http"), vec![settlement]).await.unwrap();
+    f.store.flush().await.unwrap();
+    let view = f.view(third).await;
+    assert_eq!((view.state, view.result), (JobState::Done, None), "the record holds no body");
+    assert!(view.reason.unwrap().contains("not kept any more"));
 }

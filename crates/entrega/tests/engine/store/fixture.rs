@@ -196,6 +196,7 @@ impl Fixture {
             Transition::Done => ("ok".to_owned(), None),
             Transition::Retry { failure, .. }
             | Transition::Blocked { failure }
+            | Transition::Dropped { failure }
             | Transition::DeadLetter { failure } => (failure.code.clone(), Some(failure.reason.clone())),
         };
         let lesson = if reason.is_some() { Lesson::Down } else { Lesson::Up };

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega::store::local::tables::{JOBS, TABLES};
-use entrega::store::local::{LocalOptions, LocalStore};
+use entrega::store::local::{LocalOptions, LocalStore, newest_moment};
 use entrega::store::{CountBy, Idempotency, NewEntry, StoreError, TenantSettings};
+use entrega_call::Clock;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::decide::Transition;
 use entrega_core::job::{Job, JobState, Priority};
 use entrega_ledger::{Group, Key, Ledger as _, LedgerError, LsmLedger, Room, Unit};
 
-use super::fixture::{Fixture, HOUR, SECOND, Setup, lane, tenant};
+use super::fixture::{Fixture, HOUR, SECOND, Setup, failure, lane, tenant};
 use super::mail::{bounce, notice};
-use super::registry::{key, replay_run};
+use super::registry::{all_keys, key, replay_run};
 use super::worlds::{open_embedded, options};
 
 /// A directory and what its store is made with.
@@ -125,14 +127,14 @@ async fn what_operators_set_up_is_kept() {
     f.store.put_key(key("one", 1)).await.unwrap();
     f.store.put_key(key("two", 2)).await.unwrap();
     f.store.remove_key("two").await.unwrap();
-    f.store.put_tenant(TenantSettings { tenant: tenant("acme"), weight: 4 }).await.unwrap();
+    f.store.put_tenant(TenantSettings { weight: 4, ..TenantSettings::new(tenant("acme")) }).await.unwrap();
     f.store.put_replay(replay_run("run")).await.unwrap();
     f.store.set_paused(&lane("http"), true).await.unwrap();
     f.store.set_paused(&lane("single"), true).await.unwrap();
     f.store.set_paused(&lane("single"), false).await.unwrap();
 
     let f = home.reopen(f).await;
-    assert_eq!(f.store.keys().await.unwrap(), [key("one", 1)]);
+    assert_eq!(all_keys(&f).await, [key("one", 1)]);
     assert_eq!(f.store.key_by_hash(&[1; 32]).as_deref(), Some(&key("one", 1)));
     assert!(f.store.key_by_hash(&[2; 32]).is_none());
     assert!(f.store.tenants().await.unwrap().iter().all(|row| row.figures.weight == 4));
@@ -364,4 +366,42 @@ async fn a_delay_counts_on_while_the_store_is_closed() {
     assert!(f.claim_ids("http").await.is_empty());
     f.advance(Duration::from_micros(1));
     assert_eq!(f.claim_ids("http").await, [id]);
+}
+
+/// A clock that was set back an hour between two processes made every retry stand still for that hour, without a word.
+#[tokio::test]
+async fn what_was_due_is_due_after_the_clock_was_set_back() {
+    let mut home = Home::new();
+    let f = home.open().await;
+    f.submit_all(vec![f.job("http", "acme")]).await;
+    // Its youngest job is two hours old when the process ends; the sweep says what time it was.
+    f.advance(HOUR * 2);
+    let at = f.now() + SECOND;
+    let transition = Transition::Retry { at, failure: failure("http_503") };
+    f.settle(f.claim_one("http").await, transition).await;
+    f.store.sweep().await.unwrap();
+    let written = f.now();
+    drop(f);
+
+    home.setup.clock = Clock::manual(written - HOUR);
+    {
+        let ledger = LsmLedger::open(home.dir.path(), &TABLES).unwrap();
+        let newest = newest_moment(&ledger).await.unwrap().unwrap();
+        assert_eq!(newest, written);
+        assert_eq!(home.setup.clock.go_on_from(newest), HOUR);
+    }
+    let f = home.open().await;
+    f.advance(SECOND);
+    assert_eq!(f.claim("http", 1).await.jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn an_idle_store_is_not_stamped_again_and_again() {
+    let home = Home::new();
+    let f = home.open().await;
+    f.advance(HOUR);
+    f.store.sweep().await.unwrap();
+    drop(f);
+    let ledger = LsmLedger::open(home.dir.path(), &TABLES).unwrap();
+    assert_eq!(newest_moment(&ledger).await.unwrap(), None);
 }

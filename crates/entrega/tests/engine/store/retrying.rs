@@ -51,6 +51,7 @@ pub(crate) async fn a_delivered_job_keeps_its_answer_and_attempts(f: &Fixture) {
         body: Body(bytes::Bytes::from_static(&[0xfe, b'{'])),
         truncated: true,
         cache: None,
+        source: None,
     };
     settlement.answer = Some(answer.clone());
     f.store.settle(&lane("http"), vec![settlement]).await.unwrap();

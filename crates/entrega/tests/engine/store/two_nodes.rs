@@ -13,6 +13,7 @@ use entrega_core::id::JobId;
 use entrega_core::lane::{Explanation, Hold};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::sender::SenderRule;
 use entrega_core::time::Time;
 use tokio::sync::Notify;
 
@@ -166,7 +167,7 @@ impl Registry for TwoNodes {
         self.owner.key_by_hash(hash)
     }
 
-    async fn put_key(&self, key: ApiKey) -> Result<(), StoreError> {
+    async fn put_key(&self, key: ApiKey) -> Result<(), PutKeyError> {
         self.owner.put_key(key).await
     }
 
@@ -174,12 +175,28 @@ impl Registry for TwoNodes {
         self.owner.remove_key(id).await
     }
 
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.owner.keys().await
+    async fn keys(&self, page: Page<String>) -> Result<Paged<ApiKey, String>, StoreError> {
+        self.owner.keys(page).await
+    }
+
+    async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
+        self.owner.put_senders(tenant, senders).await
+    }
+
+    fn senders(&self, tenant: &TenantName) -> Arc<[SenderRule]> {
+        self.owner.senders(tenant)
+    }
+
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.owner.tenant_settings(tenant)
     }
 
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
         self.owner.put_tenant(tenant).await
+    }
+
+    async fn begin_replay(&self, replay: ReplayRun) -> Result<(), BeginReplayError> {
+        self.owner.begin_replay(replay).await
     }
 
     async fn put_replay(&self, replay: ReplayRun) -> Result<(), StoreError> {
@@ -190,8 +207,12 @@ impl Registry for TwoNodes {
         self.owner.replay_run(id).await
     }
 
-    async fn replay_runs(&self) -> Result<Vec<ReplayRun>, StoreError> {
-        self.owner.replay_runs().await
+    async fn replay_runs(
+        &self,
+        tenant: Option<&TenantName>,
+        page: Page<String>,
+    ) -> Result<Paged<ReplayRun, String>, StoreError> {
+        self.owner.replay_runs(tenant, page).await
     }
 
     async fn replays_to_carry_on(&self) -> Result<Vec<ReplayRun>, StoreError> {

@@ -34,6 +34,10 @@ macro_rules! exercise {
                 repeating {
                     what_was_refused_is_not_remembered
                 }
+                quotas {
+                    whoever_has_all_its_places_is_refused_and_nobody_else
+                    a_tenant_keeps_no_more_bytes_than_it_may
+                }
             }
         }
     };
@@ -60,6 +64,11 @@ macro_rules! exercise {
                 an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays
                 a_batch_with_an_unknown_lane_is_refused_whole
             }
+            quotas {
+                what_is_set_for_a_tenant_is_known_at_once
+                the_dead_letters_of_one_tenant_push_out_none_of_another
+                past_the_cap_the_oldest_of_whoever_has_most_leave
+            }
             repeating {
                 the_same_key_gives_the_first_id_again
                 a_key_used_for_another_request_is_refused
@@ -76,6 +85,7 @@ macro_rules! exercise {
                 a_call_is_made_by_one_and_ended_by_nobody_else
                 a_job_whose_answer_is_known_is_done_as_it_is_taken
                 a_job_whose_answer_was_known_is_forgotten_in_time
+                an_answer_that_is_another_jobs_is_shown_and_not_kept_again
             }
             gating {
                 a_gate_lets_no_more_through_than_its_throttle
@@ -186,6 +196,8 @@ macro_rules! exercise {
                 a_weight_is_shown_for_every_lane
                 tenants_have_figures
                 replay_runs_are_kept_newest_first
+                a_tenant_has_few_replays_and_those_that_ended_leave
+                a_tenant_has_no_more_keys_than_it_may
                 a_store_says_how_it_is
             }
             endpoints {

@@ -189,8 +189,9 @@ impl Demo {
             replayed: 0,
             skipped: 0,
             cursor: None::<(Time, JobId)>,
+            sending: Vec::new(),
         };
-        self.engine.store().put_replay(run).await.map_err(CliError::failed)?;
+        self.engine.store().begin_replay(run).await.map_err(CliError::failed)?;
         loop {
             let run = self.engine.store().replay_run(&id).await.map_err(CliError::failed)?;
             match run {

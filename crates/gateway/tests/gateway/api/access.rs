@@ -385,3 +385,54 @@ async fn metrics_can_be_opened() {
     assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4");
     assert!(answer.text.contains("lane_jobs{lane=\"http\",state=\"queued\"} 0"), "{}", answer.text);
 }
+
+/// Any tenant could send as anybody.
+#[tokio::test]
+async fn a_tenant_that_is_bound_to_senders_sends_as_nobody_else() {
+    let world = World::new().await;
+    let (bound, free) = (world.key("bound", &["send"]).await, world.key("free", &["send"]).await);
+    let set = async |senders: Value| world.call("PUT", "/v1/tenants/bound", ADMIN, senders).await;
+    let send = async |key: &str, from: &str| {
+        let mail = json!({"from": from, "to": "ann@example.com", "subject": "Hello", "text": "Hello!"});
+        world.post("/v1/email/send", key, mail).await
+    };
+    send(&bound, "boss@bank.example").await.expect(201);
+    let row = set(json!({"weight": 1, "senders": ["Example.com", "news@example.org"]})).await.expect(200);
+    assert_eq!(row["senders"], json!(["example.com", "news@example.org"]));
+    for (from, status) in [
+        ("shop@example.com", 201),
+        ("Shop <SHOP@EXAMPLE.COM>", 201),
+        ("news@example.org", 201),
+        ("boss@example.org", 403),
+        ("shop@mail.example.com", 403),
+        ("boss@bank.example", 403),
+    ] {
+        assert_eq!(send(&bound, from).await.status.as_u16(), status, "{from}");
+    }
+    let problem = send(&bound, "boss@bank.example").await.problem(403);
+    assert!(problem["detail"].as_str().unwrap().contains("example.com, news@example.org"), "{problem}");
+    send(&free, "boss@bank.example").await.expect(201);
+    // A weight alone leaves them as they are; an empty list lifts the binding.
+    set(json!({"weight": 2})).await.expect(200);
+    send(&bound, "boss@bank.example").await.expect(403);
+    let problem = set(json!({"weight": 2, "senders": ["not a domain"]})).await.problem(422);
+    assert_eq!(problem["errors"][0]["field"], "senders[0]", "{problem}");
+    set(json!({"weight": 2, "senders": []})).await.expect(200);
+    send(&bound, "boss@bank.example").await.expect(201);
+}
+
+/// Behind a proxy on the same machine everybody seemed to be on it, and read every tenant's figures.
+#[tokio::test]
+async fn metrics_that_are_open_here_are_closed_to_what_was_passed_on() {
+    let world = World::with(entrega_gateway::api::ServerLimits::default(), true).await;
+    world.get("/metrics", "").await.expect_success();
+    let scraper = world.key("ours", &["metrics"]).await;
+    for header in ["x-forwarded-for", "forwarded", "x-real-ip", "via"] {
+        let passed_on = |key: &str| world.request("GET", "/metrics", key).header(header, "192.0.2.1");
+        world.send(passed_on(""), "").await.problem(401);
+        world.send(passed_on(&world.key("ours", &["send", "read"]).await), "").await.problem(403);
+        world.send(passed_on(&scraper), "").await.expect_success();
+    }
+    world.get("/v1/jobs", &scraper).await.problem(403);
+    world.get("/v1/lanes", &scraper).await.problem(403);
+}

@@ -182,3 +182,36 @@ async fn a_replay_of_many_is_written_down_with_what_it_covers() {
         assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
     }
 }
+
+/// A replay kept whatever its filter held, for good, and everybody's listing copied it: 300 calls cost 350 MB.
+#[tokio::test]
+async fn replays_are_few_and_small_and_listed_page_by_page() {
+    let world = World::new().await;
+    let (ours, theirs) = (world.key("ours", &["send", "read"]).await, world.key("theirs", &["send", "read"]).await);
+    for (field, chars) in [("text", 257), ("code", 129)] {
+        let long = json!({"filter": {field: "x".repeat(chars)}});
+        let problem = world.post("/v1/dlq/replay", &ours, long).await.problem(422);
+        assert_eq!(problem["errors"][0]["field"], format!("filter.{field}"), "{problem}");
+    }
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        let run = world.post("/v1/dlq/replay", &ours, json!({"filter": {"text": "x".repeat(256)}})).await.expect(202);
+        made.insert(0, run["replayId"].as_str().unwrap().to_owned());
+    }
+    let problem = world.post("/v1/dlq/replay", &ours, json!({})).await.problem(409);
+    assert!(problem["detail"].as_str().unwrap().contains("5 replays are under way"), "{problem}");
+    world.post("/v1/dlq/replay", &theirs, json!({})).await.expect(202);
+
+    let (mut seen, mut query) = (Vec::new(), "?limit=2".to_owned());
+    loop {
+        let page = world.get(&format!("/v1/replays{query}"), &ours).await.expect(200);
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 2);
+        seen.extend(items.iter().map(|run| run["replayId"].as_str().unwrap().to_owned()));
+        match page["nextCursor"].as_str() {
+            Some(cursor) => query = format!("?limit=2&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, made, "newest first, and none of another tenant's");
+}

@@ -145,3 +145,44 @@ async fn what_is_wrong_with_a_connector_is_named() {
     gateway.call("DELETE", "/v1/connectors/erp", ADMIN, &[], String::new()).await.expect(409);
     gateway.stop().await;
 }
+
+/// Whoever could change the base URL, and not see the credentials, had them sent to a server of their own.
+#[tokio::test]
+async fn a_base_url_on_another_server_needs_its_credentials_again() {
+    let (api, thief) = (Api::start().await, Api::start().await);
+    let gateway = Gateway::with(Kind::Memory, &config(&api, "")).await;
+    let base = |api: &Api, path: &str| format!("http://{}/{path}", api.address);
+    let wish = json!({ "baseUrl": base(&api, "v1"), "auth": { "bearer": "s3cret" } });
+    put(&gateway, "crm", wish).await.expect(201);
+    let refused = put(&gateway, "crm", json!({ "baseUrl": base(&thief, "v1") })).await.expect(422);
+    assert_eq!(refused["errors"][0]["field"], "auth", "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains(&base(&api, "v1")), "{refused}");
+    gateway.post("/v1/connectors/crm/requests", ADMIN, json!({ "relativeURL": "x" })).await.expect(200);
+    assert_eq!((api.calls().len(), thief.calls().len()), (1, 0));
+
+    put(&gateway, "crm", json!({ "baseUrl": base(&api, "v2") })).await.expect(200);
+    let wish = json!({ "baseUrl": base(&thief, "v1"), "auth": { "bearer": "for-them" } });
+    put(&gateway, "crm", wish).await.expect(200);
+    gateway.post("/v1/connectors/crm/requests", ADMIN, json!({ "relativeURL": "x" })).await.expect(200);
+    assert_eq!(thief.calls()[0].headers["authorization"], "Bearer for-them");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_would_send_credentials_back_is_refused_and_a_tenant_is_one() {
+    let api = Api::start().await;
+    let gateway = Gateway::with(Kind::Memory, &config(&api, "")).await;
+    let base = format!("http://{}/v1", api.address);
+    put(&gateway, "crm", json!({ "baseUrl": base, "auth": { "bearer": "s3cret" } })).await.expect(201);
+    for method in ["TRACE", "trace", "TRACK", "CONNECT"] {
+        let body = json!({ "relativeURL": "x", "httpMethod": method });
+        let refused = gateway.post("/v1/connectors/crm/requests", ADMIN, body).await.expect(422);
+        assert_eq!(refused["errors"][0]["field"], "httpMethod", "{refused}");
+    }
+    assert_eq!(api.calls().len(), 0);
+    for tenant in ["acme/hooks", "no such name", "public"] {
+        let refused = put(&gateway, "erp", json!({ "baseUrl": base, "tenant": tenant })).await.expect(422);
+        assert_eq!(refused["errors"][0]["field"], "tenant", "{refused}");
+    }
+    gateway.stop().await;
+}

@@ -42,7 +42,7 @@ async fn what_failed_is_said_to_strangers_without_what_lies_behind() {
     let asked = gateway.call("GET", "/proxy/score?cpf=52998224725", "", &[], String::new()).await.expect(202);
     let path = format!("/v1/jobs/{}?wait=10s", asked["jobId"].as_str().unwrap());
     let stranger = gateway.call("GET", &path, "", &[], String::new()).await.expect(200);
-    assert_eq!((&stranger["state"], &stranger["reason"]), (&json!("dlq"), &json!("http_503")));
+    assert_eq!((&stranger["state"], &stranger["reason"]), (&json!("dropped"), &json!("http_503")));
     let operator = gateway.get(&path).await;
     assert_eq!(operator["attempts"].as_array().unwrap().len(), 1, "{operator}");
     gateway.stop().await;
@@ -150,5 +150,27 @@ async fn an_answer_that_is_not_kept_any_more_is_gone_and_not_unknown() {
     let young: JobId = made["jobId"].as_str().unwrap().parse().unwrap();
     let never = JobId::from_parts(young.made_at(), 17);
     gateway.call("GET", &format!("/v1/jobs/{never}"), ADMIN, &[], String::new()).await.expect(404);
+    gateway.stop().await;
+}
+
+/// `?q=../../admin` reached the upstream's other paths with the operator's headers.
+#[tokio::test]
+async fn no_parameter_leads_to_another_path_of_the_upstream() {
+    let upstream = Upstream::start().await;
+    let text = config(&upstream, "", QUICK)
+        + &format!(
+            "[proxy.find]\nupstream_url = \"{}/items/{{q}}/details\"\nheaders = {{ authorization = \"Bearer s3cret\" }}\n\
+             params = {{ q = {{ type = \"text\" }} }}\ncache = {{ key = \"cache:find:{{q}}\", ttl = \"0s\", stale = \"0s\" }}\n\
+             [lanes.\"proxy:find\"]\nchannel = \"proxy\"\ncadence = {{ initial = \"5ms\" }}\n",
+            upstream.url()
+        );
+    let gateway = Gateway::with(Kind::Memory, &text).await;
+    for q in ["..", "..%2F..%2Fadmin", "%252e%252e%252fadmin", "a%2Fb", "a%5Cb", "."] {
+        let refused = gateway.call("GET", &format!("/proxy/find?q={q}"), "", &[], String::new()).await.expect(400);
+        assert_eq!(refused["errors"][0]["field"], "q", "{q}: {refused}");
+        assert!(!refused.to_string().contains("admin"), "{refused}");
+    }
+    gateway.call("GET", "/proxy/find?q=a.b%20c", "", &[], String::new()).await.expect(202);
+    upstream.wait_for(1).await;
     gateway.stop().await;
 }

@@ -125,8 +125,9 @@ async fn what_another_node_keeps_too_late_is_not_given_as_fresh() {
             // reason: the question has its tick by then, and waits for that call.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let body = Body(Bytes::from_static(b"{}"));
-            let kept = KeptAnswer { status: 200, content_type: None, body, truncated: false, cache: None };
-            let answer = CachedAnswer { stored_at: clock.now() - age, answer: kept };
+            let kept =
+                KeptAnswer { status: 200, content_type: None, body, truncated: false, cache: None, source: None };
+            let answer = CachedAnswer { stored_at: clock.now() - age, job: JobId::MIN, answer: kept };
             store.cache(&key, answer, Duration::from_secs(60)).await.unwrap();
             store.end_call(&key, JobId::MIN).await.unwrap();
             let job = ended(&gateway, &id).await;

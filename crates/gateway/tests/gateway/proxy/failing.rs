@@ -74,3 +74,33 @@ async fn a_dead_question_can_be_asked_again() {
         gateway.stop().await;
     }
 }
+
+/// Anybody may ask: 2 000 questions at an open breaker made 1 904 dead letters, which pushed out those of others.
+#[tokio::test]
+async fn what_was_asked_without_a_key_leaves_no_dead_letter() {
+    for kind in kinds() {
+        let upstream = Upstream::start().await;
+        upstream.is(Mood::Says(503));
+        let gateway =
+            Gateway::with(kind, &config(&upstream, "", "cadence = { initial = \"5ms\" }\nttl = \"1h\"")).await;
+        let path = format!("/proxy/score?cpf={}", cpf(1));
+        let asked = gateway.call("GET", &path, "", &[], String::new()).await.expect(202);
+        let job = ended(&gateway, asked["jobId"].as_str().unwrap()).await;
+        assert_eq!(job["state"], "dropped", "{kind:?}: {job}");
+        assert!(job["reason"].as_str().unwrap().starts_with("HTTP 503"), "{kind:?}: {job}");
+        assert_eq!(job["attempts"][0]["code"], "http_503", "{kind:?}: {job}");
+        let known = ask(&gateway, &cpf(2), "normal").await;
+        assert_eq!(ended(&gateway, &known).await["state"], "dlq", "{kind:?}: one asked with a key does");
+        let dead = gateway.get("/v1/dlq?lane=proxy:score").await;
+        assert_eq!(dead["items"].as_array().unwrap().len(), 1, "{kind:?}: {dead}");
+        for (name, labels, count) in [
+            ("proxy_jobs_total", "dropped", 1.0),
+            ("proxy_jobs_total", "failed", 1.0),
+            ("lane_jobs_dropped_total", "reason=\"failed\"", 1.0),
+        ] {
+            let seen = metric(&gateway, name, &[labels]).await;
+            assert!((seen - count).abs() < 0.1, "{kind:?} {name} {labels}: {seen}");
+        }
+        gateway.stop().await;
+    }
+}
