@@ -134,7 +134,9 @@ impl From<OpenError> for CliError {
             OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Endpoints(ConfiguredError::Store(error)) => CliError::Store(error.to_string()),
             OpenError::Endpoints(error) => CliError::failed(error),
-            OpenError::Lane { .. } | OpenError::Connector { .. } => CliError::failed(error),
+            OpenError::Lane { .. } | OpenError::Connector { .. } | OpenError::Endpoint { .. } => {
+                CliError::failed(error)
+            }
             OpenError::Seal(error) => CliError::failed(error),
             OpenError::Client(error) => CliError::failed(error),
             #[cfg(feature = "ses")]
