@@ -21,6 +21,9 @@ pub(crate) struct Wish {
     /// What is killed; with the embedded store there is only the gateway
     #[arg(long, value_enum, default_value_t = Victim::Ours)]
     kill: Victim,
+    /// Kill while 500 dead letters are replayed, instead of while jobs come in; embedded store only
+    #[arg(long)]
+    replays: bool,
     /// The moments of an earlier run, which printed it
     #[arg(long)]
     seed: Option<u64>,
@@ -55,6 +58,14 @@ pub(crate) fn run(wish: &Wish) -> Result<()> {
 
 /// The test that does it.
 fn test(wish: &Wish) -> Result<&'static str> {
+    if wish.replays {
+        return match (wish.store, wish.kill) {
+            (Store::Embedded, Victim::Ours) => {
+                Ok("replays::an_interrupted_replay_leaves_nothing_behind_and_counts_each_once")
+            }
+            _ => bail!("--replays kills a gateway over the embedded store; leave --store and --kill out"),
+        };
+    }
     match (wish.store, wish.kill, wish.nodes) {
         (Store::Embedded, Victim::Ours, None | Some(1)) => Ok("embedded::every_accepted_job_survives_kill_9"),
         (Store::Embedded, Victim::Ours, Some(nodes)) => {
@@ -72,7 +83,7 @@ mod tests {
     use super::*;
 
     fn wish(store: Store, kill: Victim, nodes: Option<u64>) -> Wish {
-        Wish { cycles: 1, store, nodes, kill, seed: None }
+        Wish { cycles: 1, store, nodes, kill, replays: false, seed: None }
     }
 
     #[test]

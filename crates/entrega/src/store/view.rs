@@ -398,6 +398,8 @@ pub enum KeyScope {
     Send,
     /// Look.
     Read,
+    /// Scrape the metrics, which are of every tenant, and nothing else.
+    Metrics,
     /// Everything, for every tenant.
     Admin,
 }

@@ -275,6 +275,7 @@ fn scope_name(scope: KeyScope) -> &'static str {
     match scope {
         KeyScope::Send => "send",
         KeyScope::Read => "read",
+        KeyScope::Metrics => "metrics",
         KeyScope::Admin => "admin",
     }
 }

@@ -69,6 +69,7 @@ pub(super) enum CountBy {
 pub(super) enum KeyScope {
     Send,
     Read,
+    Metrics,
     Admin,
 }
 

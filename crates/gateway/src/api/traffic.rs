@@ -217,13 +217,14 @@ impl hyper::body::Body for CallBody {
 
 #[cfg(test)]
 mod tests {
+    use entrega_call::Clock;
     use http_body_util::BodyExt as _;
 
     use super::super::seats::Seats;
     use super::*;
 
     fn call(traffic: &Arc<Traffic>, tenant: &str) -> Arc<CallContext> {
-        let call = CallContext::new(traffic.clone(), Seats::new(1).take().occupy());
+        let call = CallContext::new(traffic.clone(), Seats::new(1, Clock::system()).take().occupy());
         call.set_tenant(&TenantName::new(tenant).unwrap());
         call
     }

@@ -86,6 +86,18 @@ pub enum CliError {
         /// What went wrong.
         source: io::Error,
     },
+    /// Others can read what is kept there.
+    #[error("{}: others have access to it (mode {mode:04o}), and {problem}; {way_out}", path.display())]
+    OpenToOthers {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// Why that stays so.
+        problem: String,
+        /// What to do about it.
+        way_out: String,
+    },
     /// The result cannot be printed.
     #[error("cannot print: {0}")]
     Output(#[from] io::Error),

@@ -317,3 +317,34 @@ fn an_empty_text_is_no_text() {
     let email = taken(MailRequest { text: Some(String::new()), html: Some("<p>".into()), ..wish() });
     assert_eq!((email.text, email.html), (None, Some("<p>".into())));
 }
+
+/// Readers believe what servers say of a sender, and what they see of a file's name.
+#[test]
+fn what_servers_say_and_names_that_turn_around_are_refused() {
+    let mail = |change: &dyn Fn(&mut MailRequest)| {
+        let mut request = MailRequest {
+            to: vec!["ann@example.com".into()],
+            from: Some("shop@example.com".into()),
+            subject: "Hello".into(),
+            text: Some("Hello!".into()),
+            ..MailRequest::default()
+        };
+        change(&mut request);
+        check_mail(request, None).err().map(|refusal| refusal.to_string())
+    };
+    for name in
+        ["Authentication-Results", "received-spf", "ARC-Seal", "arc-message-signature", "ARC-Authentication-Results"]
+    {
+        let refused = mail(&|mail| mail.headers = vec![(name.into(), "spf=pass".into())]).unwrap();
+        assert!(refused.contains(name), "{refused}");
+    }
+    assert_eq!(mail(&|mail| mail.headers = vec![("X-Archive".into(), "yes".into())]), None);
+    let named = |filename: &str| {
+        mail(&|mail| mail.attachments = vec![AttachmentRequest { filename: filename.into(), ..Default::default() }])
+    };
+    for mark in ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'] {
+        let refused = named(&format!("invoice{mark}fdp.exe")).unwrap();
+        assert!(refused.contains("attachments[0].filename"), "{refused}");
+    }
+    assert_eq!(named("חשבונית.pdf"), None);
+}

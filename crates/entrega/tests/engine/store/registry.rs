@@ -28,6 +28,7 @@ pub(crate) fn replay_run(id: &str) -> ReplayRun {
         replayed: 1,
         skipped: 1,
         cursor: None,
+        sending: Vec::new(),
     }
 }
 
