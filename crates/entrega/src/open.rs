@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use entrega_call::{Client, ClientConfig, ClientError, Clock};
+use entrega_core::id::JobId;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::BadPolicy;
 #[cfg(feature = "redis")]
@@ -301,7 +302,8 @@ async fn open_store(config: &EngineConfig, clock: &Clock) -> Result<Arc<dyn Stor
     let local = config.store.local(&config.lanes);
     let store = match &config.store.kind {
         StoreKind::Embedded => {
-            let ledger = LsmLedger::open_with(&config.store.data, &tables::TABLES, config.store.cached_files_max)?;
+            let opened = LsmLedger::open_with(&config.store.data, &tables::TABLES, config.store.cached_files_max);
+            let ledger = opened.inspect_err(name_jobs)?;
             go_on_from(&ledger, clock).await?;
             LocalStore::open(Arc::new(ledger), clock.clone(), local).await?
         }
@@ -320,6 +322,18 @@ async fn open_store(config: &EngineConfig, clock: &Clock) -> Result<Arc<dyn Stor
     };
     Ok(Arc::new(store))
 }
+
+/// Says which jobs a damaged journal speaks of behind the damage.
+fn name_jobs(error: &LedgerError) {
+    let LedgerError::Journal { file, behind, .. } = error else { return };
+    for ids in behind.ids.chunks(NAMED_TOGETHER) {
+        let jobs: Vec<String> = ids.iter().map(|id| JobId::from_bytes(*id).to_string()).collect();
+        tracing::error!(file, jobs = jobs.join(" "), "Jobs that the journal speaks of from its damage on");
+    }
+}
+
+/// Ids in one line of the log.
+const NAMED_TOGETHER: usize = 50;
 
 #[cfg(feature = "ses")]
 fn sns(mail: &MailConfig, client: &Client, clock: &Clock) -> Result<Option<Sns>, SnsConfigError> {

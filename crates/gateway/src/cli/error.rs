@@ -109,6 +109,14 @@ pub enum CliError {
         /// Of how many.
         total: usize,
     },
+    /// What could not be read was listed.
+    #[error("not everything could be saved: {damaged} places cannot be read, and with them {lost} jobs that are known")]
+    NotWhole {
+        /// Places that cannot be read.
+        damaged: usize,
+        /// Jobs that are known to be lost.
+        lost: usize,
+    },
     /// The data cannot be opened, or the store failed while it ran.
     #[error("{0}")]
     Store(String),
@@ -168,6 +176,7 @@ impl CliError {
             CliError::Config(_) => 6,
             CliError::Store(_) => 7,
             CliError::Listen { .. } => 8,
+            CliError::NotWhole { .. } => 9,
             // Whoever read our output has seen enough.
             CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             _ => 1,

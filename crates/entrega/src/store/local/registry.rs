@@ -19,7 +19,7 @@ use super::changes::Decided;
 use super::cluster::Cluster;
 use super::lanes::OwnedLane;
 use super::order::{Answered, Order};
-use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
@@ -102,7 +102,7 @@ impl Shared {
         self.settled().await.map_err(read_error)?;
         // Read first: whatever changes from here on gives another.
         let mut registered = Registered { version: self.registry_version().await?, ..Registered::default() };
-        visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
+        visit_whole(&*self.ledger, REGISTRY, From::Up(Vec::new()), |key, value| {
             let key = String::from_utf8_lossy(key);
             if let Err(error) = self.recover_one(&mut registered, &key, value) {
                 self.note_unreadable(&key, &error);
@@ -206,7 +206,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts a record, whatever was there.
+    /// Puts a record, whatever was there. A new one may need room; what is there may always be changed, and lanes paused and
+    /// replays begun.
     pub(super) async fn put(
         &self,
         key: &str,
@@ -224,7 +225,10 @@ impl Shared {
         value: &(impl Serialize + Sync),
         then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
-        let put = self.decide(REGISTRY, key, |_| {
+        let put = self.decide(REGISTRY, key, |found| {
+            if found.is_none() && ["key/", "tenant/", "connector/"].iter().any(|kind| key.starts_with(kind)) {
+                self.refuse_when_full()?;
+            }
             let mut unit = Unit::default();
             unit.put(REGISTRY, Key::Text(key.to_owned()), records::encode_json(value));
             self.mark_change(&mut unit);
@@ -468,6 +472,9 @@ impl EndpointRegistry for LocalStore {
             let kept = found.map(|bytes| records::decode_json::<Endpoint>(REGISTRY, bytes)).transpose()?;
             if kept.map_or(0, |kept| kept.version) != endpoint.version {
                 return Ok(Decided::Leave(None));
+            }
+            if found.is_none() {
+                self.shared.refuse_when_full()?;
             }
             let endpoint = Arc::new(endpoint.clone().put_at(self.shared.clock.now()));
             let kept = Arc::clone(&endpoint);
