@@ -37,6 +37,7 @@ mod nodes;
 mod order;
 mod orders;
 mod owners;
+mod pauses;
 mod placement;
 mod prefetch;
 mod published;

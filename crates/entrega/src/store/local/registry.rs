@@ -13,12 +13,12 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::changes::Decided;
-use super::cluster::Cluster;
 use super::lanes::OwnedLane;
 use super::order::{Answered, Order};
+use super::pauses::Pause;
 use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
@@ -60,6 +60,13 @@ impl Registered {
         self.paused.contains(lane)
     }
 
+    pub(super) fn set_paused(&mut self, lane: &LaneName, paused: bool) {
+        match paused {
+            true => drop(self.paused.insert(lane.clone())),
+            false => drop(self.paused.remove(lane)),
+        }
+    }
+
     /// How many other keys the tenant of this one has.
     fn keys_beside(&self, key: &ApiKey) -> usize {
         self.keys.values().filter(|other| other.tenant == key.tenant && other.id != key.id).count()
@@ -68,28 +75,6 @@ impl Registered {
     fn remove_key(&mut self, id: &str) {
         if let Some(key) = self.keys.remove(id) {
             self.keys_by_hash.remove(&key.hash);
-        }
-    }
-}
-
-/// Whether a lane is paused. No two of these records are alike and none is ever removed: a late copy of an earlier change
-/// finds another than the one it was to replace.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Pause {
-    Marked {
-        paused: bool,
-        node: u64,
-        mark: u64,
-    },
-    /// As earlier versions wrote it, and only of lanes that were paused.
-    Bare(bool),
-}
-
-impl Pause {
-    fn is_paused(&self) -> bool {
-        match self {
-            Pause::Marked { paused, .. } | Pause::Bare(paused) => *paused,
         }
     }
 }
@@ -199,7 +184,7 @@ impl Shared {
             }
             Some(("paused", lane)) => {
                 let pause: Pause = records::decode_json(REGISTRY, value)?;
-                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.is_paused()));
+                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.paused));
             }
             _ => {}
         }
@@ -260,32 +245,6 @@ impl Shared {
         Ok(removed)
     }
 
-    /// Pauses or resumes a lane, for whoever owns it.
-    pub(super) async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
-        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
-        let _one_at_a_time = self.changes.lock().await;
-        let name = self.lane(lane)?.name.clone();
-        let key = format!("paused/{name}");
-        let apply = |paused: bool, name: LaneName| {
-            move |shared: &Shared| {
-                let mut registered = shared.registered.write();
-                match paused {
-                    true => drop(registered.paused.insert(name.clone())),
-                    false => drop(registered.paused.remove(&name)),
-                }
-                drop(registered);
-                shared.owned(&name).iter().for_each(|lane| lane.apply_pause(paused));
-            }
-        };
-        if paused {
-            // Nothing more is started while it is written down.
-            self.owned(&name).iter().for_each(|lane| lane.apply_pause(true));
-        }
-        let mark = self.cluster.as_ref().map_or(0, Cluster::next_mark);
-        let pause = Pause::Marked { paused, node: self.options.node, mark };
-        self.put(&key, &pause, apply(paused, name)).await
-    }
-
     pub(super) fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
         let registered = self.registered.read();
         // Most gateways set nothing for anybody.
@@ -330,17 +289,6 @@ impl OwnedLane {
         let mut machine = self.machine.lock();
         machine.set_weight(&settings.tenant, settings.weight);
         machine.set_quotas(&settings.tenant, settings.quotas);
-    }
-
-    fn apply_pause(&self, paused: bool) {
-        let mut machine = self.machine.lock();
-        if paused {
-            machine.pause()
-        } else {
-            machine.resume()
-        }
-        drop(machine);
-        self.wake.notify_one();
     }
 
     /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
