@@ -49,7 +49,7 @@ const CAUGHT_BY: [(Bug, &str); Bug::ALL.len() - CAUGHT_AMONG_NODES.len() - CAUGH
     (Bug::CancelBeforeSync, "cancel_is_final"),
     (Bug::DiscardReturns, "discard_is_final"),
     (Bug::DiscardBeforeSync, "discard_is_final"),
-    (Bug::DiscardForgets, "discard_is_final"),
+    (Bug::DiscardForgets, "no_accepted_job_lost"),
     (Bug::UnblockUnheard, "nothing_stuck_after_heal"),
     (Bug::SkipTheFuture, "nothing_stuck_after_heal"),
     (Bug::TornBatch, "events_gapless"),

@@ -153,6 +153,14 @@ impl JobStore for LocalStore {
         }
     }
 
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError> {
+        Ok(self.shared.blocked(lane, page).await?)
+    }
+
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
         Ok(self.shared.list(filter, page).await?)
     }
@@ -197,12 +205,8 @@ impl JobStore for LocalStore {
             durability: ledger.durability,
             failure: shared.failure.borrow().clone().or(ledger.trouble),
             refuses: is_full.then(|| shared.no_room().to_string()),
-            unreadable: shared.unreadable.load(Ordering::Relaxed),
-            memory: ledger.memory.map(|memory| MemoryUse {
-                used_bytes: memory.used_bytes,
-                max_bytes: memory.max_bytes,
-                level: memory.level(),
-            }),
+            unreadable: shared.unreadable.load(Ordering::Relaxed) + ledger.damaged,
+            memory: ledger.memory.map(MemoryUse::of),
             stale_settlements: shared.stale.load(Ordering::Relaxed),
             rejected_writes: shared.rejected.load(Ordering::Relaxed),
             policy_mismatches: shared.policy_mismatches(),
