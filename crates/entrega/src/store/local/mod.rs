@@ -324,7 +324,7 @@ impl Shared {
         self.submit_permits.close();
         self.settle_permits.close();
         self.queue.close();
-        self.waiters.tell_all();
+        self.waiters.notify_all();
     }
 
     fn stopped(&self) -> StoreError {

@@ -220,7 +220,7 @@ impl Shared {
             Ok(Decided::Write(unit, (), None).then(then.clone()))
         });
         put.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Shared {
             })
         });
         let removed = removed.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(removed)
     }
 
@@ -436,7 +436,7 @@ impl EndpointRegistry for LocalStore {
         });
         let put = put.await?;
         drop(one_at_a_time);
-        self.shared.tell("registry".into());
+        self.shared.signal("registry".into());
         match put {
             Some(endpoint) => Ok(endpoint),
             None => {

@@ -210,8 +210,8 @@ impl Writer {
             lane.wake.notify_one();
         }
         if written.is_ok() {
-            self.shared.waiters.tell(&part.ended);
-            self.shared.tell_takers(&part.lanes, &part.ended);
+            self.shared.waiters.notify(&part.ended);
+            self.shared.notify_takers(&part.lanes, &part.ended);
         }
         part.answers.into_iter().for_each(|answer| answer.give(&self.shared, written));
     }
