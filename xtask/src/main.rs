@@ -36,7 +36,7 @@ enum Chore {
     /// Only the house rules
     Tidy,
     /// Kill the gateway, or the Redis under it, again and again and look for lost or doubled work
-    Crash(crash::Wish),
+    Crash(crash::CrashArgs),
     /// Call the API with what its own description allows and forbids
     Schema {
         /// How many calls to make up for each operation
@@ -55,6 +55,15 @@ enum Chore {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
         /// With which chance
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Damage the files of a store at random, and see that no acknowledged job is lost in silence
+    Damage {
+        /// How often, of each kind: a bit, 64 bytes, a sector, a page, a piece copied elsewhere, a cut
+        #[arg(long, default_value_t = 1000)]
+        each: u32,
+        /// Another gives other places
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -90,9 +99,10 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test => suite::run(),
         Chore::Tidy => tidy::check(&root()),
-        Chore::Crash(wish) => crash::run(&wish),
+        Chore::Crash(args) => crash::run(&args),
         Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
+        Chore::Damage { each, seed } => damage(each, seed),
         Chore::Power { faults, cuts } => power(faults, cuts),
         Chore::Sim { seeds, from } => sim(seeds, from),
         Chore::Dist => dist(),
@@ -119,6 +129,13 @@ fn fuzz(target: Option<&str>, seconds: u64, seed: u64) -> Result<()> {
     let mut command = cargo(&["test", "-p", "entrega-fuzz", "--locked", "--test", "fuzz", "--", "--nocapture"]);
     command.args(["--test-threads", "1"]).args(target.map(|target| target.replace('-', "_")));
     command.env("ENTREGA_FUZZ_SECONDS", seconds.to_string()).env("ENTREGA_FUZZ_SEED", seed.to_string());
+    stream(command)
+}
+
+fn damage(each: u32, seed: u64) -> Result<()> {
+    let mut command =
+        cargo(&["test", "-p", "entrega", "--locked", "--test", "engine", "random_damage", "--", "--nocapture"]);
+    command.env("ENTREGA_DAMAGE_EACH", each.to_string()).env("ENTREGA_DAMAGE_SEED", seed.to_string());
     stream(command)
 }
 

@@ -1,6 +1,23 @@
 //! What can go wrong with a ledger.
 //! Invariant: an error says whether anything happened: after `Full` and `Bad` nothing did, after `Unclear` nobody knows.
 
+const WAY_OUT: &str = "restore a backup, or save what can be read with: entrega salvage --from DIR --to NEWDIR";
+
+/// What can be read in a journal from its damage on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Behind {
+    /// Sound writes.
+    pub batches: usize,
+    /// The ids that they, and what is left of the damaged one, speak of; each once, in order.
+    pub ids: Vec<[u8; 16]>,
+}
+
+impl std::fmt::Display for Behind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} writes about {} ids can be read from there on", self.batches, self.ids.len())
+    }
+}
+
 /// A ledger that did not do what it should.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
@@ -22,13 +39,33 @@ pub enum LedgerError {
         reason: String,
     },
     /// The journal is damaged in a way that no power cut explains.
-    #[error("the journal {file} cannot be mended at byte {offset}: {reason}; nothing was changed")]
+    #[error("the journal {file} cannot be mended at byte {offset}: {reason}; {behind}; nothing was changed; {WAY_OUT}")]
     Journal {
         /// Which file.
         file: String,
         /// Up to where it is sound.
         offset: usize,
-        /// What is wrong, and what an operator can do.
+        /// What is wrong.
+        reason: &'static str,
+        /// What can be read in spite of it.
+        behind: Box<Behind>,
+    },
+    /// The store has fewer writes than were acknowledged.
+    #[error("the store in {path} ends with write {found}, but {acknowledged} were acknowledged; {WAY_OUT}")]
+    Short {
+        /// Which directory.
+        path: String,
+        /// How many writes there are.
+        found: u64,
+        /// How many there should be.
+        acknowledged: u64,
+    },
+    /// A file that says which records there are is damaged.
+    #[error("{file}: {reason}; nothing was changed; {WAY_OUT}")]
+    Table {
+        /// Which file.
+        file: String,
+        /// What is wrong.
         reason: &'static str,
     },
     /// There is no room for more; nothing happened.

@@ -34,10 +34,10 @@ use tokio::sync::broadcast;
 
 #[cfg(feature = "conformance")]
 pub use self::double::LedgerDouble;
-pub use self::error::LedgerError;
+pub use self::error::{Behind, LedgerError};
 pub use self::group::{Applied, EntryId, Expect, Fence, Group, Key, Op, Room, Unit, Verdict, When};
 pub use self::heap::{HeapLedger, HeapState};
-pub use self::lsm::LsmLedger;
+pub use self::lsm::{LsmLedger, Salvaged, Scrubbed, salvage};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisLedger;
 pub use self::rows::{InboxEntry, Rows, Scan};
@@ -59,6 +59,9 @@ impl Table {
         Table { number: tables.len() as u8, name: "inbox", scanned: true }
     }
 }
+
+/// What a row reads as whose bytes the ledger cannot read. No record of a store has this value.
+pub const UNREADABLE: &[u8] = &[0xff; 20];
 
 /// Signals that whoever listens may be behind.
 const SIGNALS_MAX: usize = 1024;
@@ -133,8 +136,12 @@ pub struct Health {
     pub kind: &'static str,
     /// What `Ok` means.
     pub durability: &'static str,
+    /// Places that could not be read since the start.
+    pub damaged: u64,
     /// Bytes left to write, where there is a limit.
     pub free_bytes: Option<u64>,
+    /// Bytes of them that the ledger needs itself for what it has taken.
+    pub reserved_bytes: u64,
     /// Of a server that keeps everything in memory.
     pub memory: Option<Memory>,
     /// Why the server cannot be reached at the moment, if so.

@@ -21,6 +21,7 @@ pub struct Rows {
     /// Where each key and each value ends.
     ends: Vec<(usize, usize)>,
     has_more: bool,
+    gaps: usize,
 }
 
 impl Rows {
@@ -46,6 +47,16 @@ impl Rows {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
+    }
+
+    /// Rows may be missing here: what is there cannot be read.
+    pub(crate) fn add_gap(&mut self) {
+        self.gaps += 1;
+    }
+
+    /// Places where rows may be missing, because what is there cannot be read.
+    pub fn gaps(&self) -> usize {
+        self.gaps
     }
 
     /// How many bytes all of them have.

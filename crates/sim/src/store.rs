@@ -319,6 +319,14 @@ impl JobStore for WatchedStore {
         self.inner.ended(id).await
     }
 
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError> {
+        self.inner.blocked(lane, page).await
+    }
+
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
         self.inner.jobs(filter, page).await
     }

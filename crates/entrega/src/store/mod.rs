@@ -132,6 +132,14 @@ pub trait JobStore: Send + Sync + 'static {
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError>;
 
+    /// Blocked jobs of a lane and whose they are, oldest first. A page may have fewer than its limit, and there is more while it
+    /// says where.
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError>;
+
     /// Why a waiting job does not move.
     async fn explain(&self, id: JobId) -> Result<Option<Explanation>, StoreError>;
 

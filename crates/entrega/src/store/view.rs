@@ -18,6 +18,7 @@ use entrega_core::outcome::{Answer, AnswerSource, Lesson};
 use entrega_core::policy::LanePolicy;
 use entrega_core::quota::{Quota, Quotas};
 use entrega_core::time::Time;
+use entrega_ledger::Memory;
 use http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 
@@ -327,6 +328,8 @@ pub struct Swept {
     pub jobs: usize,
     /// Dead letters past their TTL or the lane's cap, each with why.
     pub dead_letters: Vec<(DeadLetter, &'static str)>,
+    /// Whether as much went as may at once, so that more of it may be due.
+    pub has_more: bool,
 }
 
 /// How a store is.
@@ -363,6 +366,13 @@ pub struct MemoryUse {
     pub max_bytes: u64,
     /// 0 well, 1 over 80 %, 2 over 90 %.
     pub level: u8,
+}
+
+impl MemoryUse {
+    /// What a ledger says of its server.
+    pub(super) fn of(memory: Memory) -> MemoryUse {
+        MemoryUse { used_bytes: memory.used_bytes, max_bytes: memory.max_bytes, level: memory.level() }
+    }
 }
 
 /// What dead letters are counted by.

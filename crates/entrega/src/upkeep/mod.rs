@@ -24,6 +24,7 @@ pub(crate) async fn run(env: Env, shutdown: CancellationToken) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut replayer = replay::Replayer::default();
     let mut waiting = Waiting::default();
+    let mut has_more_to_sweep = false;
     for turn in 0u64.. {
         tokio::select! {
             biased;
@@ -33,23 +34,27 @@ pub(crate) async fn run(env: Env, shutdown: CancellationToken) {
         if let Err(error) = replayer.turn(&env).await {
             tracing::error!(errorReason = %error, "A replay could not go on; it is tried again");
         }
-        if turn.is_multiple_of(ENDPOINTS_EVERY)
-            && let Err(error) = waiting.look(&env, LaneScope::Owned).await
-        {
+        if turn.is_multiple_of(ENDPOINTS_EVERY) {
+            waiting.look_again();
+        }
+        if let Err(error) = waiting.turn(&env, LaneScope::Owned).await {
             tracing::error!(errorReason = %error, "Jobs that wait for an endpoint could not be looked at; it is tried again");
         }
-        if turn.is_multiple_of(SWEEP_EVERY) {
-            sweep(&env).await;
+        if turn.is_multiple_of(SWEEP_EVERY) || has_more_to_sweep {
+            has_more_to_sweep = sweep(&env).await;
         }
     }
 }
 
-/// Forgets what has been kept long enough, and writes down every dead letter that leaves.
-async fn sweep(env: &Env) {
+/// Forgets what has been kept long enough, and writes down every dead letter that leaves. Whether more may be due.
+async fn sweep(env: &Env) -> bool {
     env.metrics.tidy();
     let swept = match env.store.sweep().await {
         Ok(swept) => swept,
-        Err(error) => return tracing::error!(errorReason = %error, "The store could not be swept; it is tried again"),
+        Err(error) => {
+            tracing::error!(errorReason = %error, "The store could not be swept; it is tried again");
+            return false;
+        }
     };
     let now = env.clock.now();
     for (dead, why) in swept.dead_letters {
@@ -58,4 +63,5 @@ async fn sweep(env: &Env) {
             companyId = %dead.company_id, why, status = %dead.status, movedToDLQAt = %dead.moved_to_dlq_at,
             "Dead letter removed");
     }
+    swept.has_more
 }

@@ -124,7 +124,7 @@ macro_rules! caller_with_scope {
                 let principal = Principal::of(api, &parts.headers)?;
                 principal.require($scope)?;
                 if let Some(call) = parts.extensions.get::<Arc<CallContext>>() {
-                    call.set_tenant(principal.tenant());
+                    call.begin(Some(principal.tenant()))?;
                 }
                 Ok($name(principal))
             }

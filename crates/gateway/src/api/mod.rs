@@ -148,7 +148,12 @@ impl Api {
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
             rates: RequestRates::default(),
             waiting: WaitingCalls::default(),
-            traffic: Traffic::new(limits.in_flight_bytes_max, limits.in_flight_bytes_per_tenant),
+            // A quarter of the connections is out of any one tenant's reach.
+            traffic: Traffic::new(
+                limits.in_flight_bytes_max,
+                limits.in_flight_bytes_per_tenant,
+                limits.connections_max - limits.connections_max / 4,
+            ),
             composing: Shares::new(COMPOSING_MAX, COMPOSING_PER_TENANT),
             limits,
             shutdown,

@@ -38,7 +38,8 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
-    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`.
+    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`,
+    /// `connections`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
@@ -50,6 +51,8 @@ pub(super) enum Quota {
     Calls,
     /// Bytes of bodies and answers in memory.
     InFlight,
+    /// Calls under way, each of which keeps a connection.
+    Connections,
 }
 
 impl Quota {
@@ -57,6 +60,7 @@ impl Quota {
         match self {
             Quota::Calls => "calls",
             Quota::InFlight => "in_flight_bytes",
+            Quota::Connections => "connections",
         }
     }
 
@@ -64,6 +68,7 @@ impl Quota {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Quota::Calls => ("calls wait already", "wait for one to end"),
+            Quota::Connections => ("calls are under way already", "send fewer at once"),
             Quota::InFlight => ("bytes of bodies and answers may be on their way at once", "send fewer at once"),
         }
     }

@@ -255,7 +255,7 @@ mod tests {
         }
         let router = Router::new().route("/fault", get(fault)).route("/", get(async || "well"));
         let (mut caller, stream) = duplex(BUFFER_BYTES_MAX);
-        let service = Service { router, traffic: Traffic::new(0, 0), shutdown: CancellationToken::new() };
+        let service = Service { router, traffic: Traffic::new(0, 0, 1), shutdown: CancellationToken::new() };
         let http = protocol(&ServerLimits::default());
         let server = tokio::spawn(converse(http, stream, service, Seats::new(1, Clock::system()).take()));
         caller.write_all(b"GET /fault HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

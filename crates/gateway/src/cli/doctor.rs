@@ -1,6 +1,7 @@
 //! `entrega doctor`: is everything as it should be?
 //! Invariant: every line says what was found and, where something is wrong, what to do.
-//! Never: changes anything; it works without a server and without a data directory.
+//! Never: changes anything, but that a deep check opens the store as a start does; it works without a server and without a
+//! data directory.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use http::StatusCode;
 use rustix::fs::{Access, access, statvfs};
 use serde_json::{Value, json};
 
-use super::ConfigArgs;
+use super::DoctorArgs;
 use super::api::{Api, Connection};
 use super::error::CliError;
 use super::out::Out;
@@ -22,6 +23,7 @@ use super::target::Target;
 use super::text::clean;
 use crate::config::Config;
 use entrega::StoreKind;
+use entrega::store::local::{LedgerError, scrub_store};
 use entrega_call::Clock;
 
 /// Files beside connections: the store's tables, logs, the listener.
@@ -65,8 +67,8 @@ fn check(name: &'static str, mark: Mark, message: impl Into<String>) -> Check {
     Check { name, mark, message: message.into() }
 }
 
-pub(super) async fn run(args: &ConfigArgs, connection: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let sources = args.sources();
+pub(super) async fn run(args: &DoctorArgs, connection: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let sources = args.config.sources();
     let origin = settings::origin(&sources).unwrap_or_else(|| "no file, so the defaults hold".into());
     let mut checks = Vec::new();
     let config = match Config::load(sources) {
@@ -81,6 +83,9 @@ pub(super) async fn run(args: &ConfigArgs, connection: &Connection, out: &mut Ou
     };
     if let Some(config) = &config {
         checks.extend(check_data(config));
+        if args.deep {
+            checks.extend(check_store(config));
+        }
         #[cfg(feature = "redis")]
         checks.extend(check_redis(config).await);
         checks.push(check_files(config));
@@ -161,6 +166,36 @@ fn check_data(config: &Config) -> Vec<Check> {
         Ok(()) => check(NAME, Mark::Info, format!("{shown} is made when `entrega serve` first starts")),
     };
     vec![first, check_space(there, config.store.free_space_min_mib), check_key_file(config)]
+}
+
+/// Everything in the store, read and compared with what was written.
+fn check_store(config: &Config) -> Vec<Check> {
+    const NAME: &str = "store";
+    let data = &config.store.data;
+    if config.store.kind != StoreKind::Embedded || !data.join("store").exists() {
+        return vec![check(NAME, Mark::Info, "there is none on this disk to look into")];
+    }
+    let scrubbed = match scrub_store(data) {
+        Ok(scrubbed) => scrubbed,
+        Err(LedgerError::InUse { .. }) => {
+            let message = "the gateway is running and reads its tables now and then by itself; what it found is in \
+                           `unreadableRecords` of /health/ready. Stop it to have everything read at once";
+            return vec![check(NAME, Mark::Info, message)];
+        }
+        Err(error) => return vec![check(NAME, Mark::Fail, error.to_string())],
+    };
+    let read = format!("{} table files with {} MiB were read", scrubbed.files, scrubbed.bytes >> 20);
+    if scrubbed.damaged.is_empty() {
+        return vec![check(NAME, Mark::Ok, format!("the journal is sound; {read}, all as they were written"))];
+    }
+    let line = |(file, places): &(String, u64)| {
+        let message = format!(
+            "{file} is damaged in {places} places; restore a backup, or: entrega salvage --from {} --to NEWDIR",
+            data.display()
+        );
+        check(NAME, Mark::Fail, message)
+    };
+    scrubbed.damaged.iter().map(line).collect()
 }
 
 /// The empty path means the current directory.

@@ -109,6 +109,14 @@ pub enum CliError {
         /// Of how many.
         total: usize,
     },
+    /// What could not be read was listed.
+    #[error("not everything could be saved: {damaged} places cannot be read, and with them {lost} jobs that are known")]
+    NotWhole {
+        /// Places that cannot be read.
+        damaged: usize,
+        /// Jobs that are known to be lost.
+        lost: usize,
+    },
     /// The data cannot be opened, or the store failed while it ran.
     #[error("{0}")]
     Store(String),
@@ -134,7 +142,9 @@ impl From<OpenError> for CliError {
             OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Endpoints(ConfiguredError::Store(error)) => CliError::Store(error.to_string()),
             OpenError::Endpoints(error) => CliError::failed(error),
-            OpenError::Lane { .. } | OpenError::Connector { .. } => CliError::failed(error),
+            OpenError::Lane { .. } | OpenError::Connector { .. } | OpenError::Endpoint { .. } => {
+                CliError::failed(error)
+            }
             OpenError::Seal(error) => CliError::failed(error),
             OpenError::Client(error) => CliError::failed(error),
             #[cfg(feature = "ses")]
@@ -166,6 +176,7 @@ impl CliError {
             CliError::Config(_) => 6,
             CliError::Store(_) => 7,
             CliError::Listen { .. } => 8,
+            CliError::NotWhole { .. } => 9,
             // Whoever read our output has seen enough.
             CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             _ => 1,

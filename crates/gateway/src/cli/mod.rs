@@ -8,7 +8,7 @@
 //!   `text`: foreign text
 //! - `jobs`, `dlq`, `lanes`, `tenants`, `nodes`, `keys`: the commands, by noun
 //! - `serve`: the gateway itself; `demo`: the gateway with a destination that misbehaves
-//! - `doctor`, `settings`: what can be known without a server; `webhook`: signatures, which need none either, and
+//! - `doctor`, `salvage`, `settings`: what can be done without a server; `webhook`: signatures, which need none either, and
 //!   endpoints
 
 mod api;
@@ -22,6 +22,7 @@ mod lanes;
 mod nodes;
 mod out;
 mod private;
+mod salvage;
 mod serve;
 mod settings;
 mod target;
@@ -54,7 +55,8 @@ Exit codes:
   5  the server refused: no key, an unknown key, or one without the scope
   6  the configuration is wrong
   7  the store cannot be opened or written
-  8  the address to listen on cannot be had";
+  8  the address to listen on cannot be had
+  9  not everything could be saved: what could not be read is listed";
 
 /// An outbound gateway: jobs go in, are made durable, and are delivered.
 #[derive(Debug, Parser)]
@@ -96,7 +98,9 @@ pub enum Command {
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
     /// Check that everything is as it should be; works without a server
-    Doctor(ConfigArgs),
+    Doctor(DoctorArgs),
+    /// Save what can be read of a damaged store into a new data directory
+    Salvage(salvage::SalvageArgs),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(settings::ConfigCommand),
@@ -150,6 +154,17 @@ impl ConfigArgs {
     }
 }
 
+/// What to check.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Read everything in the store and compare it with what was written; the gateway must be stopped
+    #[arg(long)]
+    pub deep: bool,
+}
+
 /// How to run the gateway.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
@@ -191,6 +206,7 @@ async fn execute(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Keys(command) => keys::run(command, &connection.open()?, out).await,
         Command::Webhook(command) => webhook::run(command, &connection, out).await,
         Command::Doctor(args) => doctor::run(&args, &connection, out).await,
+        Command::Salvage(args) => salvage::run(&args, out).await,
         Command::Config(command) => settings::run(&command, out),
         Command::Openapi => out.json(&serde_json::to_value(crate::api::openapi()).map_err(CliError::failed)?),
         Command::Completions { shell } => {

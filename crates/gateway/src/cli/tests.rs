@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use clap::{CommandFactory, Parser};
 use entrega_core::outcome::{Answer, Fault, FaultKind, Outcome};
-use entrega_ledger::HeapLedger;
+use entrega_ledger::{HeapLedger, LsmLedger};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -306,6 +306,42 @@ async fn the_doctor_works_with_and_without_a_server() {
     assert_eq!(error.code(), 1);
     let error = run(&["doctor", "--data", "/proc/nothing/here"]).await.unwrap_err();
     assert!(matches!(error, CliError::Unhealthy { .. }), "{error}");
+}
+
+/// A store with nothing in it but its own records, stopped.
+fn stopped_store(data: &std::path::Path) {
+    drop(LsmLedger::open(data, &TABLES).unwrap());
+    std::fs::write(data.join("admin-key"), KEY).unwrap();
+}
+
+#[tokio::test]
+async fn a_deep_check_reads_a_stopped_store_and_leaves_a_running_one_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, deep) = (dir.path().join("data"), ["--url", "http://127.0.0.1:1", "doctor", "--deep", "--data"]);
+    let deep = [&deep[..], &[data.to_str().unwrap()]].concat();
+    assert!(run(&deep).await.unwrap().contains("info  store           there is none"));
+    stopped_store(&data);
+    assert!(run(&deep).await.unwrap().contains("ok    store           the journal is sound"));
+    let running = LsmLedger::open(&data, &TABLES).unwrap();
+    assert!(run(&deep).await.unwrap().contains("info  store           the gateway is running"));
+    drop(running);
+    std::fs::write(data.join("store/0.jnl"), "not a journal").unwrap();
+    assert_eq!(run(&deep).await.unwrap_err().code(), 1);
+}
+
+#[tokio::test]
+async fn a_salvage_says_in_its_exit_code_whether_all_was_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    stopped_store(&dir.path().join("data"));
+    let found = run(&["salvage", "--from", &path("data"), "--to", &path("saved")]).await.unwrap();
+    assert!(found.contains("saved: 0 waiting jobs"), "{found}");
+    assert_eq!(std::fs::read_to_string(path("saved/admin-key")).unwrap(), KEY, "keys come along");
+    let error = run(&["salvage", "--from", &path("data"), "--to", &path("saved")]).await.unwrap_err();
+    assert_eq!(error.code(), 7, "{error}");
+    std::fs::write(path("data/store/0.jnl"), "not a journal").unwrap();
+    let error = run(&["salvage", "--from", &path("data"), "--to", &path("again")]).await.unwrap_err();
+    assert_eq!(error.code(), 9, "{error}");
 }
 
 #[tokio::test]

@@ -7,64 +7,118 @@
 //! torn. The engine itself takes most damage for the end of what was written: it would open, say nothing, and be without
 //! everything behind the damage.
 //!
-//! # Layout of a journal (fjall 3)
-//! Batches one after the other, then zeros: the file is made long in advance. Numbers are little-endian.
-//! ```text
-//! batch   start, as many items as it says, end
-//! start   1, items u32, sequence number u64
-//! item    2, kind u8, compression u8, keyspace u64, key length u16, value length u32, stored length u32,
-//!         key, stored value
-//!         or, to clear a keyspace: 4, keyspace u64
-//! end     3, xxh3-64 of the bytes of all items u64, "FJL" 3
-//! ```
+//! Every batch carries its count, so one that is missing is missed: within a journal, between two of them, and at the end,
+//! where `acknowledged` says how far somebody was told that it is safe.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::xxh3_64;
+use super::acknowledged::{COUNT_KEY, Said, count_of};
+use super::batch::{Batch, has_end_inside, next_sound, readable_items};
+use crate::{Behind, LedgerError};
 
-use crate::LedgerError;
+const MORE_FOLLOWS: &str = "more was written after the damage, so acknowledged work is damaged";
+const IS_OLDER: &str = "it is not the newest journal, so acknowledged work is damaged";
+const IS_MISSING: &str = "a write that was acknowledged is missing there";
+const WAS_CLOSED: &str = "the store was stopped in order, so its last write was acknowledged and is damaged";
+const WAS_ACKNOWLEDGED: &str = "what is damaged or missing from there on was acknowledged (if this is a copy that was made \
+                                while the store was running, remove the file 'acknowledged' beside it)";
 
-const START: u64 = 1;
-const ITEM: u64 = 2;
-const END: u64 = 3;
-const CLEAR: u64 = 4;
-const END_MAGIC: &[u8] = b"FJL\x03";
-const END_BYTES: usize = 1 + 8 + END_MAGIC.len();
-
-const MORE_FOLLOWS: &str = "more was written after the damage, so acknowledged work is damaged; restore a backup, or \
-                            keep a copy of the file and cut it there to give up the rest";
-const IS_OLDER: &str = "it is not the newest journal, so acknowledged work is damaged; restore a backup";
+/// What the journals hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Checked {
+    /// The count of the last batch; `None` where no journal has one.
+    pub(super) last_count: Option<u64>,
+}
 
 /// Checks every journal in `dir`, and cuts a torn last batch off the newest one.
-pub(super) fn check(dir: &Path) -> Result<(), LedgerError> {
-    let failed = |error: io::Error| LedgerError::Broken { doing: "checking the journal", reason: error.to_string() };
-    // The engine's own lock: the files must be nobody else's while they are read and cut.
+pub(super) fn check(dir: &Path, said: Said) -> Result<Checked, LedgerError> {
+    let journals = journals(dir).map_err(failed)?;
+    if journals.is_empty() {
+        // Without one the engine would number its writes anew, below those that its tables have.
+        let reason = "there is no journal in it, and there always is one";
+        return Err(LedgerError::Table { file: dir.display().to_string(), reason });
+    }
+    let mut counted = None;
+    for (place, path) in journals.iter().enumerate() {
+        let bytes = std::fs::read(path).map_err(failed)?;
+        let refused = |offset, reason, behind| LedgerError::Journal {
+            file: path.display().to_string(),
+            offset,
+            reason,
+            behind: Box::new(behind),
+        };
+        let is_newest = place + 1 == journals.len();
+        let Read { end, written, damage } = read(&bytes, &mut counted);
+        let is_torn = match damage {
+            None => false,
+            Some(Damage::Torn) => true,
+            Some(Damage::Inside(reason)) => return Err(refused(end, reason, behind(&bytes[end..written]))),
+        };
+        if is_torn && !is_newest {
+            return Err(refused(end, IS_OLDER, behind(&bytes[end..written])));
+        }
+        if is_newest && let Some(reason) = not_torn(said, counted, is_torn) {
+            return Err(refused(end, reason, behind(&bytes[end..written])));
+        }
+        if is_torn {
+            let torn = end..written;
+            let kept = path.with_added_extension("torn");
+            cut(path, &kept, &bytes, &torn).map_err(failed)?;
+            let records = readable_items(&bytes[torn.clone()]).count();
+            tracing::warn!(file = %path.display(), offset = torn.start, bytes = torn.len(), batches = 1, records,
+                kept = %kept.display(),
+                "The journal ended in a torn write, as a power cut leaves it; it was never acknowledged and is cut off");
+        }
+    }
+    Ok(Checked { last_count: counted })
+}
+
+/// Takes the engine's own lock: the files must be nobody else's while they are read and cut.
+pub(super) fn lock(dir: &Path) -> Result<File, LedgerError> {
     let lock = File::open(dir.join("lock")).map_err(failed)?;
     lock.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => LedgerError::InUse { path: dir.display().to_string() },
         TryLockError::Error(error) => failed(error),
     })?;
-    let journals = journals(dir).map_err(failed)?;
-    for (place, path) in journals.iter().enumerate() {
-        let bytes = std::fs::read(path).map_err(failed)?;
-        let refused = |(offset, reason)| LedgerError::Journal { file: path.display().to_string(), offset, reason };
-        let Some(torn) = torn_batch(&bytes).map_err(refused)? else { continue };
-        if place + 1 < journals.len() {
-            return Err(refused((torn.start, IS_OLDER)));
-        }
-        let kept = path.with_added_extension("torn");
-        cut(path, &kept, &bytes, &torn).map_err(failed)?;
-        tracing::warn!(file = %path.display(), offset = torn.start, bytes = torn.len(), kept = %kept.display(),
-            "The journal ended in a torn write, as a power cut leaves it; it was never acknowledged and is cut off");
+    Ok(lock)
+}
+
+fn failed(error: io::Error) -> LedgerError {
+    LedgerError::Broken { doing: "checking the journal", reason: error.to_string() }
+}
+
+/// Why the end of the newest journal is not where it was written to, or is no torn write.
+fn not_torn(said: Said, counted: Option<u64>, is_torn: bool) -> Option<&'static str> {
+    match (said, counted) {
+        (Said::Count { is_closed: true, .. }, _) if is_torn => Some(WAS_CLOSED),
+        (Said::Count { count, .. }, Some(counted)) if counted < count => Some(WAS_ACKNOWLEDGED),
+        _ => None,
     }
-    Ok(())
+}
+
+/// What can be read behind the beginning of damaged bytes, and of the batch that was hit.
+fn behind(damaged: &[u8]) -> Behind {
+    let mut found = Behind::default();
+    let mut ids = BTreeSet::new();
+    let mut rest = damaged;
+    // The lengths of the batch that was hit may lead through what follows it, too: each id is counted once.
+    ids.extend(readable_items(rest).filter_map(|item| <[u8; 16]>::try_from(item.key).ok()));
+    while let Some((at, batch)) = next_sound(rest) {
+        found.batches += 1;
+        ids.extend(batch.items().filter_map(|item| <[u8; 16]>::try_from(item.key).ok()));
+        // The next one is looked for behind the first byte.
+        rest = &rest[at + batch.len - 1..];
+    }
+    found.ids = ids.into_iter().collect();
+    found
 }
 
 /// The journals, oldest first; the engine writes only to the last.
-fn journals(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn journals(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -88,118 +142,64 @@ fn cut(path: &Path, kept: &Path, bytes: &[u8], torn: &Range<usize>) -> io::Resul
     journal.sync_all()
 }
 
-/// Where the one torn batch at the end is, if there is one; or, if something else is wrong, where and what.
-fn torn_batch(journal: &[u8]) -> Result<Option<Range<usize>>, (usize, &'static str)> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// One batch at the very end is not whole.
+    Torn,
+    /// Something else.
+    Inside(&'static str),
+}
+
+/// One journal, as far as it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Read {
+    /// Up to where it is sound.
+    end: usize,
+    /// Up to where anything was written.
+    written: usize,
+    damage: Option<Damage>,
+}
+
+/// Reads a journal that follows one whose last batch had this count, and leaves that of its own last batch there.
+fn read(journal: &[u8], counted: &mut Option<u64>) -> Read {
     // The last byte of a batch is not zero.
     let written = journal.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    let (mut start, mut last) = (0, None);
+    let (mut end, mut number) = (0, None);
     let found = loop {
-        match read_batch(&journal[start..written]) {
+        match Batch::read(&journal[end..written]) {
             // The number of a batch is outside its checksum; they only ever grow.
-            Some(batch) if batch.is_sound && last.is_none_or(|last| batch.number > last) => {
-                start += batch.len;
-                last = Some(batch.number);
+            Some(batch) if batch.is_sound && number.is_none_or(|last| batch.number > last) => {
+                let count = batch.items().filter(|item| item.key == COUNT_KEY).find_map(|item| count_of(item.value?));
+                if let (Some(count), Some(before)) = (count, *counted)
+                    && count != before + 1
+                {
+                    return Read { end, written, damage: Some(Damage::Inside(IS_MISSING)) };
+                }
+                *counted = count.or(*counted);
+                end += batch.len;
+                number = Some(batch.number);
             }
             found => break found,
         }
     };
-    let tail = &journal[start..written];
-    let is_last = match found {
-        _ if tail.is_empty() => return Ok(None),
-        Some(garbled) => garbled.len == tail.len(),
+    let tail = &journal[end..written];
+    let damage = match found {
+        _ if tail.is_empty() => None,
+        Some(garbled) if garbled.len == tail.len() => Some(Damage::Torn),
         // Its lengths are damaged, so where it ends is not known: nothing in the rest may be or end another batch.
-        None => !has_end_inside(tail) && !has_sound_batch_inside(tail),
+        None if !has_end_inside(tail) && next_sound(tail).is_none() => Some(Damage::Torn),
+        _ => Some(Damage::Inside(MORE_FOLLOWS)),
     };
-    match is_last {
-        true => Ok(Some(start..written)),
-        false => Err((start, MORE_FOLLOWS)),
-    }
-}
-
-fn has_end_inside(tail: &[u8]) -> bool {
-    let is_end = |bytes: &[u8]| u64::from(bytes[0]) == END && bytes.ends_with(END_MAGIC);
-    tail[..tail.len() - 1].windows(END_BYTES).any(is_end)
-}
-
-fn has_sound_batch_inside(tail: &[u8]) -> bool {
-    (1..tail.len()).any(|at| read_batch(&tail[at..]).is_some_and(|batch| batch.is_sound))
-}
-
-/// Something with the shape of a batch.
-struct FoundBatch {
-    len: usize,
-    number: u64,
-    is_sound: bool,
-}
-
-/// The batch at the beginning of `bytes`; `None` if what is there has not the shape of one.
-fn read_batch(bytes: &[u8]) -> Option<FoundBatch> {
-    let mut rest = bytes;
-    take_tag(&mut rest, START)?;
-    let count = take_number(&mut rest, 4)?;
-    let number = take_number(&mut rest, 8)?;
-    let items = rest;
-    for _ in 0..count {
-        match take_number(&mut rest, 1)? {
-            ITEM => {
-                take(&mut rest, 1 + 1 + 8)?;
-                let key_len = take_number(&mut rest, 2)?;
-                take(&mut rest, 4)?;
-                let stored_len = take_number(&mut rest, 4)?;
-                take(&mut rest, (key_len + stored_len) as usize)?;
-            }
-            CLEAR => drop(take(&mut rest, 8)?),
-            _ => return None,
-        }
-    }
-    let items = &items[..items.len() - rest.len()];
-    take_tag(&mut rest, END)?;
-    let checksum = take_number(&mut rest, 8)?;
-    let has_magic = take(&mut rest, END_MAGIC.len())? == END_MAGIC;
-    has_magic.then(|| FoundBatch { len: bytes.len() - rest.len(), number, is_sound: xxh3_64(items) == checksum })
-}
-
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (taken, after) = rest.split_at_checked(len)?;
-    *rest = after;
-    Some(taken)
-}
-
-/// A little-endian number of up to eight bytes.
-fn take_number(rest: &mut &[u8], len: usize) -> Option<u64> {
-    Some(take(rest, len)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
-}
-
-fn take_tag(rest: &mut &[u8], tag: u64) -> Option<()> {
-    (take_number(rest, 1)? == tag).then_some(())
+    Read { end, written, damage }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch::samples::{batch, item};
     use super::*;
 
     const ROOM: usize = 100;
-    const REFUSED: Result<Option<Range<usize>>, (usize, &str)> = Err((0, MORE_FOLLOWS));
-
-    fn item(key: &[u8], value: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![2, 0, 0];
-        bytes.extend(7u64.to_le_bytes());
-        bytes.extend((key.len() as u16).to_le_bytes());
-        bytes.extend((value.len() as u32).to_le_bytes());
-        bytes.extend((value.len() as u32).to_le_bytes());
-        [&bytes, key, value].concat()
-    }
-
-    fn batch(items: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = vec![1];
-        bytes.extend((items.len() as u32).to_le_bytes());
-        bytes.extend(0u64.to_le_bytes());
-        bytes.extend(items.concat());
-        bytes.push(3);
-        bytes.extend(xxh3_64(&items.concat()).to_le_bytes());
-        bytes.extend(END_MAGIC);
-        bytes
-    }
+    const REFUSED: (usize, Option<Damage>) = (0, Some(Damage::Inside(MORE_FOLLOWS)));
 
     /// A batch with two items; `change` gets all its bytes.
     fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -221,8 +221,9 @@ mod tests {
         [numbered.concat(), vec![0; ROOM]].concat()
     }
 
-    fn look_at(parts: &[Vec<u8>]) -> Result<Option<Range<usize>>, (usize, &'static str)> {
-        torn_batch(&journal(parts))
+    fn look_at(parts: &[Vec<u8>]) -> (usize, Option<Damage>) {
+        let read = read(&journal(parts), &mut None);
+        (read.end, read.damage)
     }
 
     /// Bytes 24 and 25 are the length of the first key, 30 to 33 that of its value.
@@ -239,9 +240,8 @@ mod tests {
         ] {
             for before in [vec![], vec![sound()], vec![clear.clone(), sound()]] {
                 let start = before.concat().len();
-                let end = start + torn.len();
                 let parts = [before.clone(), vec![torn.clone()]].concat();
-                assert_eq!(look_at(&parts), Ok(Some(start..end)), "{what}");
+                assert_eq!(look_at(&parts), (start, Some(Damage::Torn)), "{what}");
             }
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_journal_without_damage_is_left_alone() {
         for parts in [vec![], vec![sound()], vec![sound(), batch(&[])]] {
-            assert_eq!(look_at(&parts), Ok(None));
+            assert_eq!(look_at(&parts), (parts.concat().len(), None));
         }
     }
 
@@ -288,12 +288,12 @@ mod tests {
         };
         let garbled = || changed(|bytes| bytes[0] = 0x81);
         let refused = |file: &str, reason: &str| {
-            let error = check(dir.path()).unwrap_err().to_string();
+            let error = check(dir.path(), Said::Nothing).unwrap_err().to_string();
             assert!(error.contains(file) && error.contains(reason), "{error}");
         };
         write("0.jnl", &[sound(), sound()]);
         write("1.jnl", &[sound()]);
-        check(dir.path()).unwrap();
+        check(dir.path(), Said::Nothing).unwrap();
         write("0.jnl", &[sound(), garbled()]);
         refused("0.jnl", IS_OLDER);
         write("0.jnl", &[sound()]);
@@ -302,8 +302,55 @@ mod tests {
         write("1.jnl", &[sound(), vec![0; 4096], sound()]);
         refused("1.jnl", MORE_FOLLOWS);
         write("1.jnl", &[sound(), garbled()]);
-        check(dir.path()).unwrap();
+        check(dir.path(), Said::Nothing).unwrap();
         let left = std::fs::read(dir.path().join("1.jnl")).unwrap();
         assert_eq!(left.len(), sound().len(), "a torn last batch is cut off");
+    }
+    /// A batch that says so many were written.
+    fn counted(count: u64) -> Vec<u8> {
+        batch(&[item(&[9; 16], &[0xaa; 40]), item(COUNT_KEY, &count.to_le_bytes())])
+    }
+
+    /// The end of a journal was zeroed, whole batches and all: it looked like one that ends there.
+    #[test]
+    fn a_journal_that_ends_before_what_was_acknowledged_refuses_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = [counted(5), counted(6), counted(7)];
+        let open = |count| Said::Count { count, is_closed: false };
+        let ends = |parts: &[Vec<u8>], said| {
+            std::fs::write(dir.path().join("0.jnl"), journal(parts)).unwrap();
+            check(dir.path(), said)
+        };
+        let whole = Checked { last_count: Some(7) };
+        assert_eq!(ends(&parts, open(7)), Ok(whole));
+        assert_eq!(ends(&parts, open(6)), Ok(whole), "what was written and not acknowledged stays");
+        assert_eq!(ends(&parts, Said::Nothing), Ok(whole));
+        let reason = |checked: Result<Checked, LedgerError>| checked.unwrap_err().to_string();
+        assert!(reason(ends(&parts[..2], open(7))).contains(WAS_ACKNOWLEDGED));
+        assert!(reason(ends(&[counted(5), counted(7)], open(7))).contains(IS_MISSING));
+        let mut torn = counted(7);
+        torn[40] ^= 1;
+        let parts = [counted(5), counted(6), torn];
+        assert!(reason(ends(&parts, open(7))).contains(WAS_ACKNOWLEDGED));
+        assert!(reason(ends(&parts, Said::Count { count: 6, is_closed: true })).contains(WAS_CLOSED));
+        assert_eq!(ends(&parts, open(6)), Ok(Checked { last_count: Some(6) }), "a torn write");
+    }
+
+    #[test]
+    fn a_batch_that_is_missing_between_two_journals_is_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("3.jnl"), journal(&[counted(5)])).unwrap();
+        std::fs::write(dir.path().join("4.jnl"), journal(&[counted(7)])).unwrap();
+        let error = check(dir.path(), Said::Nothing).unwrap_err().to_string();
+        assert!(error.contains("4.jnl") && error.contains(IS_MISSING), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_says_how_much_can_be_read_behind_the_damage() {
+        let mut garbled = counted(5);
+        garbled[0] ^= 0x80;
+        let other = batch(&[item(&[8; 16], b"x"), item(&[7; 16], b"y")]);
+        let found = behind(&[garbled, counted(6), other].concat());
+        assert_eq!((found.batches, found.ids), (2, vec![[7; 16], [8; 16], [9; 16]]));
     }
 }

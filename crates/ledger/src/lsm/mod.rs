@@ -1,43 +1,54 @@
 //! The ledger on disk: fjall, a log-structured tree, in a directory that one process owns.
-//! Invariant: a group is in the journal and fdatasync'ed before `write` returns; no journal is opened that was not checked.
+//! Invariant: a group is in the journal and fdatasync'ed before `write` returns; nothing is opened that was not checked.
 //! Never: goes on after a failed sync; the engine poisons itself, and the store stops.
+//!
+//! # Layout
+//! - `folder`: making the directory; `journal` (with `batch`), `manifest`, `acknowledged`: what is checked before it is opened
+//! - `tables`: the engine, and reading in spite of damage
+//! - `salvage`: what can be read of a damaged store goes into a new one
+//! - `upkeep`: a thread for `compaction` (room comes back) and `scrub` (damage is found early)
 
+mod acknowledged;
+mod batch;
+mod compaction;
+mod folder;
 mod journal;
+mod manifest;
+mod salvage;
+mod scrub;
+mod tables;
+mod upkeep;
 
-use std::fs::{File, TryLockError};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::PersistMode;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
+use self::acknowledged::{Acknowledged, COUNT_KEY, Said, count_of};
+use self::compaction::free_bytes;
+use self::folder::{STORE, cannot_open, make};
+use self::salvage::RawRow;
+pub use self::salvage::{Salvaged, salvage};
+pub use self::scrub::Scrubbed;
+use self::scrub::scrub_all;
+use self::tables::{CACHED_FILES_MAX, READING, Tables, failed};
+use self::upkeep::Upkeep;
 use crate::apply::judge;
 use crate::group::{Applied, EntryId, Group, Key, Room};
 use crate::rows::{InboxEntry, Rows, Scan};
 use crate::shards::Shards;
 use crate::{Beats, Health, Ledger, LedgerError, Owning, SIGNALS_MAX, Shard, Table, Token};
 
-/// Where the engine keeps its files, in the data directory.
-const STORE: &str = "store";
-/// The same until all of it is there.
-const DRAFT: &str = "store.new";
-/// Blocks kept for reading. Payloads are read about once, soon after they were written.
-const CACHE_BYTES: u64 = 16 << 20;
-/// What each table gathers in memory before it is written out.
-const MEMTABLE_BYTES: u64 = 8 << 20;
-/// The journal is read again at start-up, so its size bounds the time that takes.
-const JOURNAL_BYTES: u64 = 128 << 20;
-/// Files of tables that are kept open for reading, unless there are fewer handles to go round.
-const CACHED_FILES_MAX: usize = 512;
-/// The engine refuses to keep fewer.
-const CACHED_FILES_MIN: usize = 10;
 /// Whoever wants more than so many rows reads on a thread that delivers nothing.
 const ROWS_IN_PLACE_MAX: usize = 128;
+
+/// With so much free, what the engine needs itself makes no difference.
+const PLENTY: u64 = 8 << 30;
 
 /// Tables in a directory.
 pub struct LsmLedger {
@@ -45,14 +56,22 @@ pub struct LsmLedger {
     tables: Tables,
     inbox: Table,
     shards: Mutex<Shards>,
+    acknowledged: Mutex<Acknowledged>,
+    upkeep: Upkeep,
     signals: broadcast::Sender<Arc<str>>,
 }
 
-/// The engine and its tables, in the order of their numbers.
-#[derive(Clone)]
-struct Tables {
-    db: Database,
-    all: Arc<[Keyspace]>,
+/// An orderly end: nothing is written any more, so that damage is told from a torn write at the next start.
+impl Drop for LsmLedger {
+    fn drop(&mut self) {
+        self.upkeep.stop();
+        let closed = self.tables.db.persist(PersistMode::SyncAll).map_err(failed("closing the store"));
+        if closed.is_ok()
+            && let Err(error) = self.acknowledged.lock().close()
+        {
+            tracing::warn!(errorReason = %error, "The orderly end of the store could not be noted");
+        }
+    }
 }
 
 impl LsmLedger {
@@ -66,23 +85,67 @@ impl LsmLedger {
         let inbox = Table::inbox_after(tables);
         let tables: Vec<Table> = tables.iter().copied().chain([inbox]).collect();
         let store = path.join(STORE);
-        match store.exists() {
-            true => journal::check(&store)?,
-            false => make(path, &tables, cached_files_max)?,
+        let said = match store.exists() {
+            true => check(&store)?,
+            false => {
+                make(path, &tables, cached_files_max)?;
+                Said::Nothing
+            }
+        };
+        let tables = open_tables(path, &store, &tables, cached_files_max)?;
+        let count = tables.commits.get(COUNT_KEY).map_err(|error| cannot_open(path)(error.to_string()))?;
+        let count = count.and_then(|value| count_of(&value)).unwrap_or(0);
+        if let Said::Count { count: acknowledged, .. } = said
+            && count < acknowledged
+        {
+            return Err(LedgerError::Short { path: path.display().to_string(), found: count, acknowledged });
         }
-        let tables = Tables::open(&store, &tables, cached_files_max).map_err(|error| match error {
-            fjall::Error::Locked => LedgerError::InUse { path: path.display().to_string() },
-            other => cannot_open(path)(other.to_string()),
-        })?;
+        let noted = Acknowledged::open(&store, count).map_err(|error| cannot_open(path)(error.to_string()))?;
         let appended = tables.scan(inbox, Scan::UpFrom(&[]), usize::MAX, usize::MAX)?;
         let last = appended.iter().filter_map(|(key, _)| EntryId::of_key(key)).max();
         Ok(LsmLedger {
             path: path.to_owned(),
+            upkeep: Upkeep::start(tables.clone(), store)?,
             tables,
             inbox,
             shards: Mutex::new(Shards::after(last)),
+            acknowledged: Mutex::new(noted),
             signals: broadcast::Sender::new(SIGNALS_MAX),
         })
+    }
+
+    /// Writes what is gathered in memory into tables. It is durable without that, in the journal.
+    pub fn flush(&self) -> Result<(), LedgerError> {
+        self.tables.flush().map_err(failed("writing tables"))
+    }
+
+    /// Makes a batch durable, and notes that it is.
+    fn commit(&self, mut writes: fjall::OwnedWriteBatch) -> Result<(), LedgerError> {
+        if !writes.is_empty() {
+            let mut acknowledged = self.acknowledged.lock();
+            writes.insert(&self.tables.commits, COUNT_KEY, acknowledged.next().to_le_bytes());
+            writes.commit().map_err(failed("writing the store"))?;
+            acknowledged.add();
+        }
+        Ok(())
+    }
+
+    /// Writes rows that another store had.
+    fn put_raw(&self, rows: Vec<RawRow>) -> Result<(), LedgerError> {
+        let writes = fjall::OwnedWriteBatch::with_capacity(self.tables.db.clone(), rows.len() + 1);
+        let mut writes = writes.durability(Some(PersistMode::SyncData));
+        for (place, key, value) in rows {
+            match value {
+                Some(value) => writes.insert(&self.tables.all[place], key, value),
+                None => writes.remove(&self.tables.all[place], key),
+            }
+        }
+        self.commit(writes)
+    }
+
+    /// Reads all tables, and says which are not as they were written.
+    pub fn scrub(&self) -> Result<Scrubbed, LedgerError> {
+        scrub_all(&self.tables).map_err(|error| LedgerError::Broken { doing: READING, reason: error.to_string() })
     }
 
     /// Reads on a thread that delivers nothing.
@@ -96,103 +159,33 @@ impl LsmLedger {
     }
 }
 
-const READING: &str = "reading the store";
-
-impl Tables {
-    fn open(store: &Path, tables: &[Table], cached_files_max: usize) -> fjall::Result<Tables> {
-        let builder = Database::builder(store).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
-        let builder = builder.max_cached_files(Some(cached_files_max.max(CACHED_FILES_MIN)));
-        let db = builder.worker_threads(1).open()?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
-        let all = tables.iter().map(|table| db.keyspace(table.name, options)).collect::<fjall::Result<Vec<_>>>()?;
-        Ok(Tables { db, all: all.into() })
+/// Checks what the engine would take as it comes. Gives how much was acknowledged.
+fn check(store: &Path) -> Result<Said, LedgerError> {
+    let _lock = journal::lock(store)?;
+    manifest::check(store)?;
+    let said = acknowledged::read(store)
+        .map_err(|error| LedgerError::Broken { doing: "checking the store", reason: error.to_string() })?;
+    if said == Said::Garbled {
+        tracing::error!(file = %store.join(acknowledged::FILE).display(),
+            "The note of how much was acknowledged is damaged; whether the journal is complete cannot be told");
     }
+    journal::check(store, said)?;
+    Ok(said)
+}
 
-    fn table(&self, table: Table) -> &Keyspace {
-        &self.all[usize::from(table.number)]
-    }
-
-    fn get(&self, table: Table, key: &Key) -> Result<Option<Bytes>, LedgerError> {
-        let value = key.with(|key| self.table(table).get(key)).map_err(failed(READING))?;
-        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
-    }
-
-    fn scan(&self, table: Table, scan: Scan<'_>, rows: usize, bytes: usize) -> Result<Rows, LedgerError> {
-        let table = self.table(table);
-        let range: Box<dyn Iterator<Item = fjall::Guard>> = match scan {
-            Scan::UpFrom(key) => Box::new(table.range(key..)),
-            Scan::DownFrom(Some(key)) => Box::new(table.range(..key).rev()),
-            Scan::DownFrom(None) => Box::new(table.iter().rev()),
-        };
-        let mut found = Rows::default();
-        for row in range {
-            let (key, value) = row.into_inner().map_err(failed(READING))?;
-            if !found.push(&key, &value, rows, bytes) {
-                break;
-            }
-        }
-        Ok(found)
+fn open_tables(path: &Path, store: &Path, tables: &[Table], cached_files_max: usize) -> Result<Tables, LedgerError> {
+    // The engine panics over some damage; that must end the start with a reason, and nothing else.
+    let opened = std::panic::catch_unwind(AssertUnwindSafe(|| Tables::open(store, tables, cached_files_max)));
+    match opened {
+        Ok(Ok(tables)) => Ok(tables),
+        Ok(Err(fjall::Error::Locked)) => Err(LedgerError::InUse { path: path.display().to_string() }),
+        Ok(Err(error)) => Err(cannot_open(path)(error.to_string())),
+        Err(_) => Err(cannot_open(path)("the engine cannot make sense of its files".into())),
     }
 }
 
 fn slice(key: &Key) -> fjall::Slice {
     key.with(|key| fjall::Slice::from(key))
-}
-
-fn cannot_open(path: &Path) -> impl Fn(String) -> LedgerError {
-    move |reason| LedgerError::Open { path: path.display().to_string(), reason }
-}
-
-/// Makes an empty store. It gets its name when all of it is on the disk: the engine does not open one that a power cut
-/// left half made.
-fn make(path: &Path, tables: &[Table], cached_files_max: usize) -> Result<(), LedgerError> {
-    let failed = |error: io::Error| cannot_open(path)(error.to_string());
-    let changed = make_folder(path).map_err(failed)?;
-    // Whoever else starts here at this moment must not take our draft for one that was left.
-    let folder = File::open(path).map_err(failed)?;
-    folder.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => LedgerError::InUse { path: path.display().to_string() },
-        TryLockError::Error(error) => failed(error),
-    })?;
-    if path.join(STORE).exists() {
-        return Ok(());
-    }
-    let draft = path.join(DRAFT);
-    match std::fs::remove_dir_all(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {
-            drop(Tables::open(&draft, tables, cached_files_max).map_err(|error| cannot_open(path)(error.to_string()))?)
-        }
-    }
-    // The engine syncs what is in the folders of its tables, but not their names.
-    sync_names(&draft.join("keyspaces")).map_err(failed)?;
-    sync_names(&draft).map_err(failed)?;
-    std::fs::rename(&draft, path.join(STORE)).map_err(failed)?;
-    [path].into_iter().chain(changed.iter().map(PathBuf::as_path)).try_for_each(sync_names).map_err(failed)
-}
-
-/// Makes a folder and those it lies in. Gives the folders that have a new name in them.
-fn make_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let path = std::path::absolute(path)?;
-    let missing = path.ancestors().take_while(|folder| !folder.exists());
-    let changed = missing.filter_map(Path::parent).map(Path::to_owned).collect();
-    // What records carry is nobody else's business on this machine.
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
-    Ok(changed)
-}
-
-/// Makes the names in a folder survive a power cut: a synced file whose folder has no name is lost with it.
-fn sync_names(folder: &Path) -> io::Result<()> {
-    match File::open(folder) {
-        Ok(folder) => folder.sync_all(),
-        // One may be allowed to make a folder in another without being allowed to read that one.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn failed(doing: &'static str) -> impl Fn(fjall::Error) -> LedgerError {
-    move |error| LedgerError::Broken { doing, reason: error.to_string() }
 }
 
 #[async_trait]
@@ -214,14 +207,17 @@ impl Ledger for LsmLedger {
     async fn write(&self, groups: &[Group], _: Room) -> Result<Vec<Applied>, LedgerError> {
         let mut shards = self.shards.lock();
         let look = |table: Table, key: &Key| self.tables.get(table, key);
-        let ops = groups.iter().flat_map(|group| &group.units).map(|unit| unit.ops.len()).sum();
-        let mut writes =
-            fjall::OwnedWriteBatch::with_capacity(self.tables.db.clone(), ops).durability(Some(PersistMode::SyncData));
-        let answers = judge(&mut shards, groups, self.inbox, &look, &mut |table, key, value| match value {
-            Some(value) => writes.insert(self.tables.table(table), slice(key), value),
-            None => writes.remove(self.tables.table(table), slice(key)),
+        let ops: usize = groups.iter().flat_map(|group| &group.units).map(|unit| unit.ops.len()).sum();
+        let mut writes = fjall::OwnedWriteBatch::with_capacity(self.tables.db.clone(), ops + 1)
+            .durability(Some(PersistMode::SyncData));
+        let answers = judge(&mut shards, groups, self.inbox, &look, &mut |table, key, value| {
+            self.tables.changed(table, value.map_or(0, <[u8]>::len));
+            match value {
+                Some(value) => writes.insert(self.tables.table(table), slice(key), value),
+                None => writes.remove(self.tables.table(table), slice(key)),
+            }
         })?;
-        writes.commit().map_err(failed("writing the store"))?;
+        self.commit(writes)?;
         Ok(answers)
     }
 
@@ -265,11 +261,17 @@ impl Ledger for LsmLedger {
     }
 
     fn health(&self) -> Health {
-        let stat = rustix::fs::statvfs(&self.path).ok();
+        let free_bytes = free_bytes(&self.path);
         Health {
             kind: "embedded",
             durability: "every write is synced to disk before it is acknowledged",
-            free_bytes: stat.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
+            damaged: self.tables.damaged(),
+            free_bytes,
+            reserved_bytes: match free_bytes {
+                // Nobody need count it.
+                Some(PLENTY..) | None => 0,
+                Some(_) => self.tables.reserved(&self.path.join(STORE)),
+            },
             ..Health::default()
         }
     }

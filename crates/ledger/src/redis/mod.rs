@@ -244,6 +244,8 @@ impl Ledger for RedisLedger {
     fn health(&self) -> Health {
         let info = self.info.lock();
         Health {
+            damaged: 0,
+            reserved_bytes: 0,
             kind: "redis",
             durability: info.durability(),
             free_bytes: None,

@@ -77,23 +77,26 @@ impl Shared {
     /// Reads the marks of a lane's entries into its memory.
     pub(super) async fn load_dead(&self, lane: &OwnedLane) -> Result<(), ReadError> {
         let mut found = DeadIndex::default();
-        self.visit_marks(&lane.scope, None, false, |place, mark| {
+        let visited = self.visit_marks(&lane.scope, None, false, |place, mark| {
             found.put(place, mark);
             ControlFlow::Continue(())
-        })
-        .await?;
+        });
+        match visited.await? {
+            0 => {}
+            gaps => return Err(ReadError::Gaps { table: MARKS.name, gaps }),
+        }
         *lane.dead.lock() = found;
         Ok(())
     }
 
-    /// Visits the marks of a lane, behind this place, the oldest or the newest first.
+    /// Visits the marks of a lane, behind this place, the oldest or the newest first. Gives how often some may be missing.
     pub(super) async fn visit_marks(
         &self,
         scope: &str,
         after: Option<DeadLetterCursor>,
         is_newest_first: bool,
         mut see: impl FnMut(DeadLetterCursor, DeadMark) -> ControlFlow<()> + Send,
-    ) -> Result<(), ReadError> {
+    ) -> Result<usize, ReadError> {
         let prefix = format!("{scope}/");
         let from = match (is_newest_first, after) {
             (false, None) => From::Up(prefix.clone().into_bytes()),
@@ -102,7 +105,7 @@ impl Shared {
             (true, None) => From::Down(Some(format!("{scope}0").into_bytes())),
             (true, Some(place)) => From::Down(Some(mark_key(scope, place).into_bytes())),
         };
-        visit(&*self.ledger, MARKS, from, PAGE_ROWS, |key, value| {
+        let visited = visit(&*self.ledger, MARKS, from, PAGE_ROWS, |key, value| {
             let key = String::from_utf8_lossy(key);
             let Some(rest) = key.strip_prefix(&prefix) else { return ControlFlow::Break(()) };
             match (place_of(rest), records::decode::<DeadMark>(MARKS, value)) {
@@ -111,9 +114,8 @@ impl Shared {
                 (None, Ok(_)) => {}
             }
             ControlFlow::Continue(())
-        })
-        .await?;
-        Ok(())
+        });
+        Ok(visited.await?)
     }
 
     pub(super) fn put_dead(&self, lane: &OwnedLane, unit: &mut Unit, dead: &DeadLetter) {

@@ -1,8 +1,6 @@
 //! Requests that must happen once, with what they were answered.
 //! Invariant: of many who begin the same request at once, one does; that it is begun, and its answer, are durable.
 
-use std::sync::atomic::Ordering;
-
 use async_trait::async_trait;
 use entrega_core::id::JobId;
 use entrega_core::name::TenantName;
@@ -50,9 +48,7 @@ impl IdempotencyLog for LocalStore {
                 // Nobody, or one who is gone.
                 _ => {}
             }
-            if shared.is_full.load(Ordering::Relaxed) {
-                return Err(shared.no_room());
-            }
+            shared.refuse_when_full()?;
             let state = Some(RecordState::Running(runs_until));
             let kept =
                 IdempotencyRecord { request: request.request, id: JobId::MIN, expires: now + request.lasts, state };

@@ -141,16 +141,24 @@ impl JobStore for LocalStore {
             }
             match &self.shared.cluster {
                 None => {
-                    end.told().await;
+                    end.notified().await;
                     return match self.shared.is_failed() && is_waiting().await? {
                         true => Err(self.shared.stopped()),
                         false => Ok(()),
                     };
                 }
                 // Another node may end it, and whoever took it may be told, or not.
-                Some(_) => drop(tokio::time::timeout(LOOK_AGAIN_AFTER, end.told()).await),
+                Some(_) => drop(tokio::time::timeout(LOOK_AGAIN_AFTER, end.notified()).await),
             }
         }
+    }
+
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError> {
+        Ok(self.shared.blocked(lane, page).await?)
     }
 
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
@@ -197,12 +205,8 @@ impl JobStore for LocalStore {
             durability: ledger.durability,
             failure: shared.failure.borrow().clone().or(ledger.trouble),
             refuses: is_full.then(|| shared.no_room().to_string()),
-            unreadable: shared.unreadable.load(Ordering::Relaxed),
-            memory: ledger.memory.map(|memory| MemoryUse {
-                used_bytes: memory.used_bytes,
-                max_bytes: memory.max_bytes,
-                level: memory.level(),
-            }),
+            unreadable: shared.unreadable.load(Ordering::Relaxed) + ledger.damaged,
+            memory: ledger.memory.map(MemoryUse::of),
             stale_settlements: shared.stale.load(Ordering::Relaxed),
             rejected_writes: shared.rejected.load(Ordering::Relaxed),
             policy_mismatches: shared.policy_mismatches(),

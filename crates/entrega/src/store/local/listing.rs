@@ -8,7 +8,7 @@ use std::sync::Arc;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
 use entrega_core::job::{Attempt, Job, JobState};
-use entrega_core::name::TenantName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::time::Time;
 use entrega_ledger::{Key, Table};
 
@@ -204,6 +204,37 @@ impl Shared {
             }
         }
         Ok(views.len())
+    }
+
+    /// Blocked jobs, from the index alone.
+    pub(super) async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, ReadError> {
+        let prefix = Key::prefix(lane.as_str());
+        let from = match page.after {
+            Some(id) => [&*prefix, id.as_bytes(), &[0]].concat(),
+            None => prefix.clone(),
+        };
+        let (mut found, mut looked_at) = (Paged { items: Vec::new(), next: None }, 0);
+        visit(&*self.ledger, LIVE, From::Up(from), PAGE_ROWS, |key, bytes| {
+            let Some(id) = key.strip_prefix(&*prefix).map(job_of) else { return ControlFlow::Break(()) };
+            let Some(id) = id else { return ControlFlow::Continue(()) };
+            match records::decode::<Live>(LIVE, bytes) {
+                Ok(live) if live.blocked.is_some() => found.items.push((id, live.tenant)),
+                Ok(_) => {}
+                Err(error) => self.note_unreadable(LIVE.name, &error),
+            }
+            looked_at += 1;
+            if found.items.len() >= page.limit || looked_at >= LOOKED_AT_MAX {
+                found.next = Some(id);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })
+        .await?;
+        Ok(found)
     }
 
     /// The rows of jobs that have not ended, with what they carry and their attempts.

@@ -9,9 +9,10 @@
 //!   lanes, and those that this node owns
 //! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others;
 //!   `placement`, `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
-//! - `command`, `queue`, `draft`, `writer`: group commit
+//! - `command`, `queue`, `draft`, `writer`: group commit; `room`: what new work may take of the disk
 //! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `tenants`, `mail`, `sweep`,
 //!   `answers`, `gates`, `idempotency`: the verbs; `changes`: read, decide, write
+//! - `salvage`: a new store from what can be read of a damaged one
 //! - `inbox`, `order`, `orders`, `figures`, `published`, `signals`: what nodes leave, ask, show and tell one another
 
 mod answers;
@@ -36,6 +37,7 @@ mod nodes;
 mod order;
 mod orders;
 mod owners;
+mod pauses;
 mod placement;
 mod prefetch;
 mod published;
@@ -46,6 +48,8 @@ mod records;
 mod recovery;
 mod registry;
 mod replays;
+mod room;
+mod salvage;
 mod settlements;
 mod signals;
 mod stamp;
@@ -63,7 +67,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use entrega_core::id::JobId;
 use entrega_core::name::LaneName;
 use entrega_core::payload::Payload;
 use entrega_core::policy::LanePolicy;
@@ -76,7 +79,9 @@ use tokio_util::sync::CancellationToken;
 pub use self::dead::dead_letter_rows;
 pub use self::reading::ReadError;
 pub use self::records::Record;
+pub use self::salvage::{SalvageReport, salvage_store, scrub_store};
 pub use self::stamp::newest_moment;
+pub use entrega_ledger::{LedgerError, Scrubbed};
 
 use self::answers::Answers;
 use self::cluster::Cluster;
@@ -88,6 +93,7 @@ use self::orders::Asked;
 use self::queue::{NotTaken, Queue};
 use self::read_ahead::WrittenRoom;
 use self::registry::Registered;
+use self::sweep::SweepFrom;
 use self::writer::Writer;
 use crate::chance::secret_bytes;
 use crate::store::StoreError;
@@ -211,7 +217,7 @@ struct Shared {
     /// Settlements of attempts that were made under an ownership that was over.
     stale: AtomicU64,
     /// Where the next sweep of ended jobs goes on.
-    sweep_from: Mutex<JobId>,
+    sweep_from: Mutex<SweepFrom>,
     /// When the moment was last written down.
     stamped_at: Mutex<Option<Time>>,
     /// Ends whatever runs for the store.
@@ -253,7 +259,7 @@ impl LocalStore {
             unreadable: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             stale: AtomicU64::new(0),
-            sweep_from: Mutex::new(JobId::MIN),
+            sweep_from: Mutex::new(SweepFrom::FIRST),
             stamped_at: Mutex::default(),
             stop: CancellationToken::new(),
         });
@@ -319,7 +325,7 @@ impl Shared {
         self.submit_permits.close();
         self.settle_permits.close();
         self.queue.close();
-        self.waiters.tell_all();
+        self.waiters.notify_all();
     }
 
     fn stopped(&self) -> StoreError {

@@ -83,7 +83,7 @@ impl Shared {
         let soon = tokio::time::timeout(cluster.lease / UNSURE_AFTER, self.catch_up()).await;
         match soon.map_err(|_| too_long())? {
             // One record that cannot be read keeps nobody from going on.
-            Ok(()) | Err(ReadError::Record { .. }) => Ok(()),
+            Ok(()) | Err(ReadError::Record { .. } | ReadError::Gaps { .. }) => Ok(()),
             Err(ReadError::Ledger(error)) => Err(error),
         }
     }
@@ -177,7 +177,7 @@ impl Shared {
                 self.leave(&hold.shard, hold.token);
                 match error {
                     ReadError::Ledger(error) => Err(error),
-                    ReadError::Record { .. } => Ok(()),
+                    ReadError::Record { .. } | ReadError::Gaps { .. } => Ok(()),
                 }
             }
         }
@@ -255,7 +255,7 @@ impl Shared {
         match owned {
             Ok(hold) => *self.node.write() = Arc::new(hold),
             Err(ReadError::Ledger(error)) => return Err(error),
-            Err(ReadError::Record { .. }) => {}
+            Err(ReadError::Record { .. } | ReadError::Gaps { .. }) => {}
         }
         Ok(())
     }

@@ -31,6 +31,17 @@ pub enum ReadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Rows of an index are missing.
+    #[error(
+        "table {table} is damaged in {gaps} places, and jobs would be forgotten without it; restore a backup, or save what \
+         can be read with: entrega salvage --from DIR --to NEWDIR"
+    )]
+    Gaps {
+        /// Which table.
+        table: &'static str,
+        /// In how many places.
+        gaps: usize,
+    },
 }
 
 /// Reads and decodes one record.
@@ -87,25 +98,41 @@ impl From {
     }
 }
 
-/// Visits rows in order until `visit` breaks. The first page has so many rows, and the next ones more and more.
+/// Visits rows in order until `visit` breaks. The first page has so many rows, and the next ones more and more. Gives the
+/// places where rows may be missing because what is there cannot be read; the ledger has counted and named them.
 pub(super) async fn visit(
     ledger: &dyn Ledger,
     table: Table,
     mut from: From,
     mut page_rows: usize,
     mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()> + Send,
-) -> Result<(), LedgerError> {
+) -> Result<usize, LedgerError> {
+    let mut gaps = 0;
     loop {
         let page = ledger.scan(table, from.scan(), page_rows, PAGE_BYTES).await?;
+        gaps += page.gaps();
         for (key, value) in page.iter() {
             if visit(key, value).is_break() {
-                return Ok(());
+                return Ok(gaps);
             }
         }
         match page.last_key().filter(|_| page.has_more()) {
             Some(last) => (from, page_rows) = (from.after(last), (page_rows * 4).min(PAGE_ROWS)),
-            None => return Ok(()),
+            None => return Ok(gaps),
         }
+    }
+}
+
+/// Visits all rows that a start cannot do without: where one may be missing, it must not go on as if there were none.
+pub(super) async fn visit_whole(
+    ledger: &dyn Ledger,
+    table: Table,
+    from: From,
+    see: impl FnMut(&[u8], &[u8]) -> ControlFlow<()> + Send,
+) -> Result<(), ReadError> {
+    match visit(ledger, table, from, PAGE_ROWS, see).await? {
+        0 => Ok(()),
+        gaps => Err(ReadError::Gaps { table: table.name, gaps }),
     }
 }
 

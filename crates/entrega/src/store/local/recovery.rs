@@ -15,7 +15,7 @@ use super::Shared;
 use super::changes::Decided;
 use super::hold::Hold;
 use super::lanes::{LaneEntry, OwnedLane};
-use super::reading::{From, PAGE_ROWS, ReadError, job_of, patiently, visit};
+use super::reading::{From, ReadError, job_of, patiently, visit_whole};
 use super::records::{self, Live};
 use super::tables::{LIVE, REGISTRY};
 use crate::store::StoreError;
@@ -109,12 +109,12 @@ impl Shared {
     /// Visits the index entries of a lane, with what follows its name in their keys.
     async fn visit_live(&self, scope: &str, mut see: impl FnMut(&[u8], &[u8]) + Send) -> Result<(), ReadError> {
         let prefix = Key::prefix(scope);
-        let visited = visit(&*self.ledger, LIVE, From::Up(prefix.clone()), PAGE_ROWS, |key, value| {
+        visit_whole(&*self.ledger, LIVE, From::Up(prefix.clone()), |key, value| {
             let Some(key) = key.strip_prefix(&*prefix) else { return ControlFlow::Break(()) };
             see(key, value);
             ControlFlow::Continue(())
-        });
-        Ok(visited.await?)
+        })
+        .await
     }
 
     async fn warn_of_other_lanes(&self) -> Result<(), ReadError> {

@@ -12,12 +12,12 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::changes::Decided;
-use super::cluster::Cluster;
 use super::lanes::OwnedLane;
-use super::reading::{From, PAGE_ROWS, ReadError, visit};
+use super::pauses::Pause;
+use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
 use super::{LocalStore, Shared, records};
@@ -63,6 +63,13 @@ impl Registered {
         self.paused.contains(lane)
     }
 
+    pub(super) fn set_paused(&mut self, lane: &LaneName, paused: bool) {
+        match paused {
+            true => drop(self.paused.insert(lane.clone())),
+            false => drop(self.paused.remove(lane)),
+        }
+    }
+
     /// How many other keys the tenant of this one has.
     fn keys_beside(&self, key: &ApiKey) -> usize {
         self.keys.values().filter(|other| other.tenant == key.tenant && other.id != key.id).count()
@@ -75,28 +82,6 @@ impl Registered {
     }
 }
 
-/// Whether a lane is paused. No two of these records are alike and none is ever removed: a late copy of an earlier change
-/// finds another than the one it was to replace.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Pause {
-    Marked {
-        paused: bool,
-        node: u64,
-        mark: u64,
-    },
-    /// As earlier versions wrote it, and only of lanes that were paused.
-    Bare(bool),
-}
-
-impl Pause {
-    fn is_paused(&self) -> bool {
-        match self {
-            Pause::Marked { paused, .. } | Pause::Bare(paused) => *paused,
-        }
-    }
-}
-
 impl Shared {
     /// Reads all of it, and sets up this node's lanes by it.
     pub(super) async fn refresh_registry(&self) -> Result<(), ReadError> {
@@ -105,7 +90,7 @@ impl Shared {
         self.settled().await.map_err(read_error)?;
         // Read first: whatever changes from here on gives another.
         let mut registered = Registered { version: self.registry_version().await?, ..Registered::default() };
-        visit(&*self.ledger, REGISTRY, From::Up(Vec::new()), PAGE_ROWS, |key, value| {
+        visit_whole(&*self.ledger, REGISTRY, From::Up(Vec::new()), |key, value| {
             let key = String::from_utf8_lossy(key);
             if let Err(error) = self.recover_one(&mut registered, &key, value) {
                 self.note_unreadable(&key, &error);
@@ -202,14 +187,15 @@ impl Shared {
             }
             Some(("paused", lane)) => {
                 let pause: Pause = records::decode_json(REGISTRY, value)?;
-                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.is_paused()));
+                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.paused));
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Puts a record, whatever was there.
+    /// Puts a record, whatever was there. A new one may need room; what is there may always be changed, and lanes paused and
+    /// replays begun.
     pub(super) async fn put(
         &self,
         key: &str,
@@ -227,14 +213,17 @@ impl Shared {
         value: &(impl Serialize + Sync),
         then: impl Fn(&Shared) + Clone + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
-        let put = self.decide(REGISTRY, key, |_| {
+        let put = self.decide(REGISTRY, key, |found| {
+            if found.is_none() && ["key/", "tenant/", "connector/"].iter().any(|kind| key.starts_with(kind)) {
+                self.refuse_when_full()?;
+            }
             let mut unit = Unit::default();
             unit.put(REGISTRY, Key::Text(key.to_owned()), records::encode_json(value));
             self.mark_change(&mut unit);
             Ok(Decided::Write(unit, (), None).then(then.clone()))
         });
         put.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(())
     }
 
@@ -255,49 +244,12 @@ impl Shared {
             })
         });
         let removed = removed.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(removed)
-    }
-
-    /// Pauses or resumes a lane, for whoever owns it.
-    pub(super) async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
-        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
-        let _one_at_a_time = self.changes.lock().await;
-        let name = self.lane(lane)?.name.clone();
-        let key = format!("paused/{name}");
-        let apply = |paused: bool, name: LaneName| {
-            move |shared: &Shared| {
-                let mut registered = shared.registered.write();
-                match paused {
-                    true => drop(registered.paused.insert(name.clone())),
-                    false => drop(registered.paused.remove(&name)),
-                }
-                drop(registered);
-                shared.owned(&name).iter().for_each(|lane| lane.apply_pause(paused));
-            }
-        };
-        if paused {
-            // Nothing more is started while it is written down.
-            self.owned(&name).iter().for_each(|lane| lane.apply_pause(true));
-        }
-        let mark = self.cluster.as_ref().map_or(0, Cluster::next_mark);
-        let pause = Pause::Marked { paused, node: self.options.node, mark };
-        self.put(&key, &pause, apply(paused, name)).await
     }
 }
 
 impl OwnedLane {
-    fn apply_pause(&self, paused: bool) {
-        let mut machine = self.machine.lock();
-        if paused {
-            machine.pause()
-        } else {
-            machine.resume()
-        }
-        drop(machine);
-        self.wake.notify_one();
-    }
-
     /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
     fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
         if self.policy.calls_endpoints {
@@ -428,6 +380,9 @@ impl EndpointRegistry for LocalStore {
             if kept.map_or(0, |kept| kept.version) != endpoint.version {
                 return Ok(Decided::Leave(None));
             }
+            if found.is_none() {
+                self.shared.refuse_when_full()?;
+            }
             let endpoint = Arc::new(endpoint.clone().put_at(self.shared.clock.now()));
             let kept = Arc::clone(&endpoint);
             let mut unit = Unit::default();
@@ -440,7 +395,7 @@ impl EndpointRegistry for LocalStore {
         });
         let put = put.await?;
         drop(one_at_a_time);
-        self.shared.tell("registry".into());
+        self.shared.signal("registry".into());
         match put {
             Some(endpoint) => Ok(endpoint),
             None => {

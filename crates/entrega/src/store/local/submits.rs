@@ -166,7 +166,9 @@ impl Shared {
         }
         for (places, durable) in taking {
             let taken = durable.await.map_err(|_| self.stopped())?;
-            places.into_iter().zip(taken).for_each(|(place, taken)| answers[place] = submitted(taken));
+            for (place, taken) in places.into_iter().zip(taken) {
+                answers[place] = submitted(taken, || self.no_room());
+            }
         }
         for Handing { lane, places, durable } in handing {
             let handed = durable.await.map_err(|_| self.stopped())?;
@@ -233,13 +235,13 @@ fn handed(lane: &LaneEntry, job: Prepared, taker: u64) -> Unit {
     unit
 }
 
-fn submitted(taken: Taken) -> Option<Submitted> {
+fn submitted(taken: Taken, no_room: impl FnOnce() -> StoreError) -> Option<Submitted> {
     match taken {
         Taken::Accepted(pushed_out) => Some(Submitted::Accepted { pushed_out }),
         Taken::Full => Some(Submitted::Full),
         Taken::OverQuota(quota) => Some(Submitted::OverQuota(quota)),
         Taken::Duplicate => Some(Submitted::Duplicate),
-        Taken::NoRoom => Some(Submitted::Unsaved(StoreError::MemoryFull)),
+        Taken::NoRoom => Some(Submitted::Unsaved(no_room())),
         Taken::Raced | Taken::Moved => None,
     }
 }

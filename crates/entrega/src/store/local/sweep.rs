@@ -1,11 +1,10 @@
-//! Sweeping: what has been kept long enough leaves, and the free space is looked at.
+//! Sweeping: what has been kept long enough leaves.
 //! Invariant: a dead letter leaves only after it was written down in the export file of the day (unless that is
 //! switched off); one that is being replayed stays. An owner sweeps the dead letters of its lanes, and one node whatever
 //! belongs to no lane.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
@@ -22,32 +21,49 @@ use super::records::{self, IdempotencyRecord, id_key};
 use super::tables::{CALLS, DEAD, IDEMPOTENCY, JOBS, MAIL, MARKS, ORDERS};
 use crate::store::{DeadLetterCursor, StoreError, Swept, export};
 
-/// The most that one sweep takes away.
-const SWEPT_MAX: usize = 2_000;
+/// The most of each kind that one sweep takes away. Whoever sweeps comes again soon where it was so many: ten times a second
+/// that is more than is delivered.
+const SWEPT_MAX: usize = 5_000;
 /// The most ended jobs that one sweep looks at.
 const LOOKED_AT_MAX: usize = 20_000;
 
-impl Shared {
-    /// Why no new work is taken.
-    pub(super) fn no_room(&self) -> StoreError {
-        let health = self.ledger.health();
-        match health.free_bytes {
-            Some(free) => StoreError::DiskFull { free_mib: free >> 20, needed_mib: self.options.free_bytes_min >> 20 },
-            None => StoreError::MemoryFull,
-        }
-    }
+/// Where the sweep of ended jobs stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SweepFrom {
+    /// The next job to look at.
+    next: JobId,
+    /// The first one that this round left.
+    left: Option<JobId>,
+    /// Rounds since one began with the first id of all.
+    rounds: u32,
+    has_ended: bool,
+}
 
-    /// Closes the intake when too little space is free, and opens it again.
-    pub(super) fn look_at_space(&self) {
-        let is_full = self.ledger.health().free_bytes.is_some_and(|free| free < self.options.free_bytes_min);
-        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
-            match is_full {
-                true => tracing::error!("{}; new work is refused, deliveries go on", self.no_room()),
-                false => tracing::info!("There is room on the disk again; new work is taken"),
+/// After so many rounds one begins with the first id of all.
+const ROUNDS_MAX: u32 = 600;
+
+impl SweepFrom {
+    pub(super) const FIRST: SweepFrom = SweepFrom { next: JobId::MIN, left: None, rounds: 0, has_ended: false };
+
+    /// Where this sweep begins.
+    fn begin(self) -> SweepFrom {
+        match (self.has_ended, self.rounds) {
+            (false, _) => self,
+            (true, ROUNDS_MAX..) => SweepFrom::FIRST,
+            (true, rounds) => {
+                SweepFrom { next: self.left.unwrap_or(self.next), left: None, rounds: rounds + 1, has_ended: false }
             }
         }
     }
 
+    /// All jobs up to this one were looked at.
+    fn end_round(&mut self, id: JobId) {
+        self.left.get_or_insert(id);
+        self.has_ended = true;
+    }
+}
+
+impl Shared {
     pub(super) async fn sweep(&self) -> Result<Swept, StoreError> {
         let _one_at_a_time = self.changes.lock().await;
         self.settled().await?;
@@ -55,18 +71,21 @@ impl Shared {
         let mut swept = Swept::default();
         for lane in self.all_owned() {
             lane.machine.lock().forget_idle(self.clock.now());
-            swept.dead_letters.extend(self.sweep_dead(&lane).await?);
+            let left = self.sweep_dead(&lane).await?;
+            swept.has_more |= left.len() >= SWEPT_MAX;
+            swept.dead_letters.extend(left);
         }
         let house = self.house.read().clone();
         let Some(house) = house else { return Ok(swept) };
         let mut unit = Unit::default();
         swept.jobs = self.choose_ended(&mut unit).await?;
+        swept.has_more |= swept.jobs >= SWEPT_MAX;
         self.choose_orders(&mut unit).await?;
         self.choose_nodes(&mut unit);
         self.stamp(&mut unit);
         let mut units = vec![unit];
         for table in [IDEMPOTENCY, MAIL, CALLS] {
-            self.choose_expired(table, &mut units).await?;
+            swept.has_more |= self.choose_expired(table, &mut units).await? >= SWEPT_MAX;
         }
         units.retain(|unit| !unit.ops.is_empty());
         if !units.is_empty() {
@@ -78,32 +97,49 @@ impl Shared {
     }
 
     /// Ids sort by the time they were made, so nothing made within the retention time need be looked at. Each sweep goes
-    /// on where the last one stopped: jobs that wait for long must not hide the ended ones behind them.
+    /// on where the last one stopped: jobs that wait for long must not hide the ended ones behind them. A new round begins with
+    /// the first job that the last one left, for below it there is nothing but what was removed; every so often it begins with
+    /// the first id of all, as a job may be older than its record.
     async fn choose_ended(&self, unit: &mut Unit) -> Result<usize, ReadError> {
         let keep_since = self.clock.now() - self.options.retention;
         let mut looked_at = 0;
-        let from = std::mem::replace(&mut *self.sweep_from.lock(), JobId::MIN);
+        let mut sweep = self.sweep_from.lock().begin();
+        let from = From::Up(sweep.next.as_bytes().to_vec());
         // Mostly the first row is too young to be looked at.
-        visit(&*self.ledger, JOBS, From::Up(from.as_bytes().to_vec()), 1, |key, bytes| {
+        visit(&*self.ledger, JOBS, from, 1, |key, bytes| {
             let Some(id) = job_of(key) else { return ControlFlow::Continue(()) };
+            sweep.next = id;
             if id.made_at() >= keep_since {
+                sweep.end_round(id);
                 return ControlFlow::Break(());
             }
             looked_at += 1;
             if looked_at > LOOKED_AT_MAX || unit.ops.len() >= SWEPT_MAX {
-                *self.sweep_from.lock() = id;
                 return ControlFlow::Break(());
             }
+            let mut is_removed = false;
             if records::is_ended(bytes) {
                 match records::decode_ended(JOBS, bytes) {
-                    Ok(ended) if ended.ended_at < keep_since => unit.remove(JOBS, id_key(id)),
+                    Ok(ended) if ended.ended_at < keep_since => {
+                        unit.remove(JOBS, id_key(id));
+                        is_removed = true;
+                    }
                     Ok(_) => {}
                     Err(error) => self.note_unreadable("ended", &error),
                 }
             }
+            if !is_removed {
+                sweep.left.get_or_insert(id);
+            }
             ControlFlow::Continue(())
         })
         .await?;
+        if looked_at <= LOOKED_AT_MAX && unit.ops.len() < SWEPT_MAX {
+            // All rows were seen.
+            let next = sweep.next;
+            sweep.end_round(next);
+        }
+        *self.sweep_from.lock() = sweep;
         Ok(unit.ops.len())
     }
 
@@ -124,9 +160,10 @@ impl Shared {
     }
 
     /// Records whose moment has passed, each on the condition that it was not used anew.
-    async fn choose_expired(&self, table: Table, units: &mut Vec<Unit>) -> Result<(), ReadError> {
+    async fn choose_expired(&self, table: Table, units: &mut Vec<Unit>) -> Result<usize, ReadError> {
         let now = self.clock.now();
         let expired = self.expired(table, now).await?;
+        let count = expired.len();
         let keys: Vec<Key> = expired.iter().map(|(_, key)| Key::Text(key.clone())).collect();
         let found = self.ledger.read(table, &keys).await?;
         for ((expires, key), found) in expired.into_iter().zip(found) {
@@ -140,7 +177,7 @@ impl Shared {
             }
             units.push(unit);
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Records whose moment has passed, with the row that says so.

@@ -78,8 +78,14 @@ impl Writer {
 
     async fn put_together(&self, commands: Vec<Command>) -> Result<Draft, ReadError> {
         let mut draft = Draft::new(self.shared.cluster.is_some());
+        let mut reserve = self.shared.reserve();
         for command in commands {
             match command {
+                Command::Submit { lane, jobs, reply, permit } if !reserve.take(&jobs) => {
+                    self.shared.close_intake();
+                    let refused = vec![Taken::NoRoom; jobs.len()];
+                    draft.part(&lane.hold, Room::New).answers.push(Answer::Taken(reply, refused, permit));
+                }
                 Command::Submit { lane, jobs, reply, permit } => {
                     let part = draft.part(&lane.hold, Room::New);
                     let answer = part.answers.len();
@@ -204,8 +210,8 @@ impl Writer {
             lane.wake.notify_one();
         }
         if written.is_ok() {
-            self.shared.waiters.tell(&part.ended);
-            self.shared.tell_takers(&part.lanes, &part.ended);
+            self.shared.waiters.notify(&part.ended);
+            self.shared.notify_takers(&part.lanes, &part.ended);
         }
         part.answers.into_iter().for_each(|answer| answer.give(&self.shared, written));
     }

@@ -1,12 +1,12 @@
 //! What waits for an operator: blocked jobs and paused lanes.
 
-use entrega::store::ChangeError;
+use entrega::store::{ChangeError, Page};
 use entrega_core::decide::{Attempts, Transition, decide};
 use entrega_core::job::{Job, JobState};
 use entrega_core::lane::{GateKind, Hold};
 use entrega_core::outcome::{Fault, FaultKind, Outcome};
 
-use super::fixture::{Fixture, SECOND, lane};
+use super::fixture::{Fixture, SECOND, lane, tenant};
 
 pub(crate) async fn blocked_count(f: &Fixture, name: &str) -> u32 {
     let lanes = f.store.lanes().await.unwrap();
@@ -126,4 +126,18 @@ pub(crate) async fn a_paused_lane_still_takes_and_settles(f: &Fixture) {
     f.add("http", "acme").await;
     f.done(claimed).await;
     assert_eq!(f.state(running).await, JobState::Done);
+}
+
+pub(crate) async fn blocked_jobs_are_told_oldest_first_with_whose_they_are(f: &Fixture) {
+    let mut expected = Vec::new();
+    for tenant_name in ["acme", "zeta", "acme"] {
+        let job = f.job("http", tenant_name);
+        expected.push((f.accept(job).await, tenant(tenant_name)));
+        f.block(f.claim_one("http").await).await;
+    }
+    f.add("http", "acme").await;
+    let first = f.store.blocked(&lane("http"), Page { after: None, limit: 2 }).await.unwrap();
+    assert_eq!((first.items, first.next), (expected[..2].to_vec(), Some(expected[1].0)));
+    let rest = f.store.blocked(&lane("http"), Page { after: first.next, limit: 2 }).await.unwrap();
+    assert_eq!((rest.items, rest.next), (expected[2..].to_vec(), None), "those that wait are no blocked ones");
 }

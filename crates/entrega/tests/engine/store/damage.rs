@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use entrega::store::local::LocalStore;
 use entrega::store::local::tables::{DEAD, HISTORY, IDEMPOTENCY, JOBS, LIVE, MAIL, REGISTRY, TABLES};
 use entrega::store::{Idempotency, JobFilter, NewEntry, Page, Submitted};
+use entrega_core::decide::Transition;
 use entrega_core::id::JobId;
 use entrega_core::job::{Job, JobState, Priority};
 use entrega_ledger::{Key, LedgerError, LsmLedger, Table, Unit};
 use futures_util::FutureExt as _;
 
-use super::fixture::{FEW, Fixture, SECOND, Setup, soon, tenant};
+use super::fixture::{FEW, Fixture, HOUR, RETENTION, SECOND, Setup, lane, soon, tenant};
 use super::mail::bounce;
 use super::restart::Home;
 use super::worlds::open_embedded;
@@ -28,16 +30,19 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The newest journal file, which is the one being written.
-fn journal(dir: &Path) -> PathBuf {
+pub(crate) fn journal(dir: &Path) -> PathBuf {
     let files = std::fs::read_dir(dir.join("store")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|ending| ending == "jnl")).max().expect("there is a journal")
 }
 
 /// The bytes that were written; the rest of the file is room.
-fn written(path: &Path) -> usize {
+pub(crate) fn written(path: &Path) -> usize {
     let bytes = std::fs::read(path).unwrap();
     bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
 }
+
+/// Where it is noted how much was acknowledged.
+const ACKNOWLEDGED: &str = "store/acknowledged";
 
 /// A directory whose journal ends with one record too many to be sure of.
 struct Torn {
@@ -59,8 +64,11 @@ impl Torn {
         }
         f.store.flush().await.unwrap();
         let begin = written(&journal(live.dir.path()));
+        let noted = std::fs::read(live.dir.path().join(ACKNOWLEDGED)).unwrap();
         let last = f.add("http", "acme").await;
         copy(live.dir.path(), home.dir.path());
+        // The power went before anybody was told of the last one.
+        std::fs::write(home.dir.path().join(ACKNOWLEDGED), noted).unwrap();
         let end = written(&journal(home.dir.path()));
         assert!(end > begin);
         Torn { home, acknowledged, last, record: begin..end }
@@ -166,6 +174,105 @@ async fn whatever_is_damaged_before_the_last_batch_refuses_the_start() {
     }
 }
 
+/// The largest file of a table of a closed store: `jobs` is the engine's first, then `live`, as they are in the list.
+fn table_file(dir: &Path, table: Table) -> PathBuf {
+    let folder = dir.join(format!("store/keyspaces/{}/tables", table.number + 1));
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.max_by_key(|path| path.metadata().unwrap().len()).expect("there is a table")
+}
+
+/// Zeros a sector in the middle of a table of a closed store, whose records are all in tables.
+pub(crate) fn zero_a_sector(dir: &Path, table: Table) {
+    LsmLedger::open(dir, &TABLES).unwrap().flush().unwrap();
+    let path = table_file(dir, table);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 3;
+    bytes[middle..middle + 512].fill(0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// One bad block in the table of jobs answered every listing with 500, and nothing was swept any more.
+#[tokio::test]
+async fn a_damaged_block_stops_neither_listings_nor_retention_nor_other_jobs() {
+    const JOBS_EACH: usize = 300;
+    let home = Home::new();
+    let f = home.open().await;
+    let ended: Vec<JobId> = submit_many(&f, JOBS_EACH).await;
+    for claimed in f.claim("http", JOBS_EACH).await.jobs {
+        f.store.settle(&lane("http"), vec![f.settlement(claimed, Transition::Done)]).await.unwrap();
+    }
+    f.advance(SECOND);
+    let waiting: Vec<JobId> = submit_many(&f, JOBS_EACH).await;
+    f.store.flush().await.unwrap();
+    drop(f);
+    zero_a_sector(home.dir.path(), JOBS);
+
+    let f = home.open().await;
+    let (mut listed, mut after) = (Vec::new(), None);
+    loop {
+        let page = f.store.jobs(&JobFilter::default(), Page { after, limit: 100 }).await.unwrap();
+        listed.extend(page.items.iter().map(|view| view.job_id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(f.store.health().unreadable > 0, "it is counted");
+    let seen = |ids: &[JobId]| ids.iter().filter(|id| listed.contains(id)).count();
+    assert_eq!(seen(&waiting), waiting.len(), "the index has them, whatever became of what they carry");
+    assert!(seen(&ended) >= ended.len() - 40, "a block holds few records: {}", seen(&ended));
+    let claimed = f.claim_ids("http").await.len();
+    assert!(claimed >= waiting.len() - 40, "{claimed} of {} run", waiting.len());
+    f.advance(RETENTION + HOUR);
+    let swept = f.store.sweep().await.unwrap();
+    assert!(swept.jobs >= ended.len() - 40, "{} are swept", swept.jobs);
+}
+
+/// Without a block of the index jobs would wait for ever; what they carry is there, so nothing is lost by refusing.
+#[tokio::test]
+async fn a_damaged_block_of_the_index_refuses_the_start() {
+    let home = Home::new();
+    let f = home.open().await;
+    submit_many(&f, 500).await;
+    drop(f);
+    zero_a_sector(home.dir.path(), LIVE);
+    let ledger = std::sync::Arc::new(LsmLedger::open(home.dir.path(), &TABLES).unwrap());
+    let opened = LocalStore::open(ledger, home.setup.clock.clone(), super::worlds::options(&home.setup)).await;
+    let error = opened.err().expect("it must not open").to_string();
+    assert!(error.contains("table live is damaged") && error.contains("entrega salvage"), "{error}");
+}
+
+pub(crate) async fn submit_many(f: &Fixture, count: usize) -> Vec<JobId> {
+    let jobs: Vec<Job> = (0..count).map(|_| f.job("http", "acme")).collect();
+    let ids = jobs.iter().map(|job| job.id).collect();
+    f.submit_all(jobs).await;
+    ids
+}
+
+/// The last write was acknowledged before the crash: damage to it is not taken for a torn write.
+#[tokio::test]
+async fn damage_to_an_acknowledged_last_record_refuses_the_start() {
+    let live = Home::new();
+    let f = live.open().await;
+    let last = f.add("http", "acme").await;
+    for is_closed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        copy(live.dir.path(), dir.path());
+        if is_closed {
+            drop(LsmLedger::open(dir.path(), &TABLES).unwrap());
+        }
+        let path = journal(dir.path());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let end = written(&path);
+        bytes[end - 20] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let error = LsmLedger::open(dir.path(), &TABLES).err();
+        let Some(LedgerError::Journal { behind, .. }) = &error else { panic!("{is_closed}: {error:?}") };
+        assert!(behind.ids.contains(last.as_bytes()), "it says which jobs are hit");
+        assert!(std::fs::read(&path).unwrap() == bytes, "nothing was changed");
+    }
+}
+
 /// Overwrites one record of a closed store with what no program can read.
 async fn garble(home: &Home, table: Table, id: JobId) {
     garble_key(home, table, Key::Id(*id.as_bytes())).await;
@@ -216,7 +323,7 @@ async fn a_job_that_cannot_be_read_may_expire() {
     garble(&home, JOBS, garbled).await;
     let f = home.open().await;
     f.advance(SECOND);
-    let batch = f.store.claim(&super::fixture::lane("http"), 10).await.expect("one bad record stops no lane");
+    let batch = f.store.claim(&lane("http"), 10).await.expect("one bad record stops no lane");
     assert_eq!(batch.jobs.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [sound]);
     f.store.flush().await.unwrap();
     assert_eq!(f.state(expiring).await, JobState::Dropped);

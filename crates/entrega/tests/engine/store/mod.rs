@@ -9,7 +9,7 @@
 //! - `listing`, `explaining`, `registry`: what people see and set; `mail`: what is known of addresses and mails;
 //!   `endpoints`: where webhooks go; `answering`: cached answers;
 //!   `gating`: gates without a queue, and requests that happen once
-//! - `restart`, `damage`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
+//! - `restart`, `damage`, `random_damage`, `salvaging`: the embedded store alone; `ledger`, `writing`, `crash`, `failing`, `moving`: the store over a ledger
 //!   that can be stopped, broken, copied and taken away; `prefetching`: what is read from one that is
 //!   far away; `arriving`: what another node took in
 
@@ -35,11 +35,13 @@ mod moving;
 mod passing;
 mod prefetching;
 mod quotas;
+mod random_damage;
 mod registry;
 mod repeating;
 mod replaying;
 mod restart;
 mod retrying;
+mod salvaging;
 mod sweeping;
 mod two_nodes;
 mod worlds;

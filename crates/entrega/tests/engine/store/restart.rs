@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use entrega::store::local::tables::{JOBS, TABLES};
 use entrega::store::local::{LocalOptions, LocalStore, newest_moment};
-use entrega::store::{CountBy, Idempotency, NewEntry, StoreError, TenantSettings};
+use entrega::store::{CountBy, Idempotency, NewEntry, PutKeyError, StoreError, Swept, TenantSettings};
 use entrega_call::Clock;
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::decide::Transition;
 use entrega_core::job::{Job, JobState, Priority};
 use entrega_ledger::{Group, Key, Ledger as _, LedgerError, LsmLedger, Room, Unit};
 
-use super::fixture::{Fixture, HOUR, SECOND, Setup, failure, lane, tenant};
+use super::fixture::{Fixture, HOUR, RETENTION, SECOND, Setup, failure, lane, tenant};
 use super::mail::{bounce, notice};
 use super::registry::{all_keys, key, replay_run};
 use super::worlds::{open_embedded, options};
@@ -334,8 +334,40 @@ async fn a_full_disk_refuses_new_work_and_delivers_on() {
     let refused = f.store.submit(vec![f.job("http", "acme")]).await.unwrap_err();
     assert!(matches!(refused, StoreError::DiskFull { .. }), "{refused}");
     assert!(f.store.health().refuses.is_some());
+    let refused = f.store.put_key(key("late", 7)).await.unwrap_err();
+    assert!(
+        matches!(refused, PutKeyError::Store(StoreError::DiskFull { .. })),
+        "an operator's new record waits, too: {refused}"
+    );
+    f.store.set_paused(&lane("small"), true).await.expect("what runs can be stopped");
     f.done(f.claim_one("http").await).await;
     assert_eq!(f.state(id).await, JobState::Done);
+}
+
+/// A sweep took 2 000 ended jobs a second where 40 000 were delivered: the disk filled with what nobody needed any more.
+#[tokio::test]
+async fn a_sweep_takes_a_bounded_number_and_says_when_more_is_due() {
+    const JOBS_MAX: usize = 5_000;
+    let home = Home::new();
+    let f = home.open().await;
+    let waiting = f.add("small", "acme").await;
+    f.submit_all((0..JOBS_MAX + 200).map(|_| f.job("http", "acme")).collect()).await;
+    let claimed = f.claim("http", usize::MAX).await.jobs;
+    for claimed in claimed {
+        f.store.settle(&lane("http"), vec![f.settlement(claimed, Transition::Done)]).await.unwrap();
+    }
+    f.store.flush().await.unwrap();
+    f.advance(2 * RETENTION);
+    let mut swept = Vec::new();
+    for _ in 0..4 {
+        let Swept { jobs, has_more, .. } = f.store.sweep().await.unwrap();
+        swept.push((jobs, has_more));
+    }
+    assert_eq!(swept, [(JOBS_MAX, true), (200, false), (0, false), (0, false)]);
+    assert_eq!(f.state(waiting).await, JobState::Queued, "what waits stays, however old");
+    f.done(f.claim_one("small").await).await;
+    f.advance(2 * RETENTION);
+    assert_eq!(f.store.sweep().await.unwrap().jobs, 1, "and goes when it has ended");
 }
 
 /// One group may write a key several times: a job that comes and is pushed out, a retry that is cancelled.

@@ -93,6 +93,14 @@ impl JobStore for TwoNodes {
         self.owner.job(id).await
     }
 
+    async fn blocked(
+        &self,
+        lane: &LaneName,
+        page: Page<JobId>,
+    ) -> Result<Paged<(JobId, TenantName), JobId>, StoreError> {
+        self.owner.blocked(lane, page).await
+    }
+
     async fn jobs(&self, filter: &JobFilter, page: Page<JobId>) -> Result<Paged<JobView, JobId>, StoreError> {
         self.owner.jobs(filter, page).await
     }

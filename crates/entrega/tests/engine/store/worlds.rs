@@ -112,6 +112,7 @@ macro_rules! exercise {
                 an_unblocked_job_keeps_its_earlier_attempts
                 an_unblocked_job_gets_its_time_to_live_again
                 only_a_blocked_job_can_be_unblocked
+                blocked_jobs_are_told_oldest_first_with_whose_they_are
                 a_paused_lane_gives_nothing_and_shows_its_jobs_as_idle
                 a_paused_lane_still_takes_and_settles
             }

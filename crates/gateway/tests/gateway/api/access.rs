@@ -137,14 +137,14 @@ impl Things {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let job = world.job(tenant, "http").await;
         let mail = world.mail(tenant).await;
-        let wish = json!({"tenant": tenant, "address": SUPPRESSED, "reason": "asked for it"});
-        world.post("/v1/suppressions", ADMIN, wish).await.expect(201);
+        let body = json!({"tenant": tenant, "address": SUPPRESSED, "reason": "asked for it"});
+        world.post("/v1/suppressions", ADMIN, body).await.expect(201);
         let endpoint = format!("/v1/tenants/{tenant}/endpoints/{ENDPOINT}");
         world.call("PUT", &endpoint, ADMIN, json!({"url": "https://example.com/hooks"})).await.expect(201);
         let (replay, key) = (text(&replay["replayId"]), text(&key["id"]));
         let connector = format!("erp-{tenant}");
-        let wish = json!({"baseUrl": "https://api.example.com", "tenant": tenant});
-        world.call("PUT", &format!("/v1/connectors/{connector}"), ADMIN, wish).await.expect(201);
+        let body = json!({"baseUrl": "https://api.example.com", "tenant": tenant});
+        world.call("PUT", &format!("/v1/connectors/{connector}"), ADMIN, body).await.expect(201);
         Things { tenant: tenant.into(), address: SUPPRESSED.into(), job, dead, replay, key, mail, connector }
     }
 

@@ -124,8 +124,8 @@ async fn tenants_are_walked_page_by_page() {
 #[tokio::test]
 async fn a_key_lives_from_its_making_to_its_removal() {
     let world = World::new().await;
-    let wish = json!({"tenant": "ours", "scopes": ["read", "send", "read"]});
-    let made = world.post("/v1/keys", ADMIN, wish).await.expect(201);
+    let body = json!({"tenant": "ours", "scopes": ["read", "send", "read"]});
+    let made = world.post("/v1/keys", ADMIN, body).await.expect(201);
     let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
     assert!(id.starts_with("key_") && key.starts_with("ek_") && key.len() == 46, "{made}");
     let row = json!({"id": id, "tenant": "ours", "scopes": ["send", "read"], "createdAt": "2023-11-14T22:13:20.000Z"});
