@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use entrega_core::lane::Waiting;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
@@ -17,7 +16,6 @@ use serde::Serialize;
 
 use super::changes::Decided;
 use super::lanes::OwnedLane;
-use super::order::{Answered, Order};
 use super::pauses::Pause;
 use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
@@ -54,6 +52,11 @@ impl Registered {
         if let Some(replaced) = replaced.filter(|replaced| replaced.hash != key.hash) {
             self.keys_by_hash.remove(&replaced.hash);
         }
+    }
+
+    /// What is set for a tenant, if anything is. Most gateways set nothing for anybody.
+    pub(super) fn settings(&self, tenant: &TenantName) -> Option<&TenantSettings> {
+        if self.tenants.is_empty() { None } else { self.tenants.get(&tenant.company()) }
     }
 
     pub(super) fn is_paused(&self, lane: &LaneName) -> bool {
@@ -244,53 +247,9 @@ impl Shared {
         self.signal("registry".into());
         Ok(removed)
     }
-
-    pub(super) fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
-        let registered = self.registered.read();
-        // Most gateways set nothing for anybody.
-        let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&tenant.company()) };
-        set.cloned().unwrap_or_else(|| TenantSettings::new(tenant.company()))
-    }
-
-    /// Whether a new job would take its tenant over the bytes that it may have in the lanes of this node.
-    pub(super) fn is_over_bytes(&self, job: &Waiting) -> bool {
-        let max = {
-            let registered = self.registered.read();
-            let set = if registered.tenants.is_empty() { None } else { registered.tenants.get(&job.tenant.company()) };
-            set.and_then(|settings| settings.quotas.stored_bytes)
-        };
-        let Some(max) = max else { return false };
-        let used = self.all_owned().map(|lane| {
-            let dead = lane.dead.lock().bytes_of(&job.tenant);
-            lane.machine.lock().usage(&job.tenant).bytes + dead
-        });
-        used.sum::<u64>() + u64::from(job.bytes) > max
-    }
-
-    async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
-        let mut views = Vec::new();
-        for lane in self.lanes.values() {
-            let figures = match lane.acting() {
-                Some(owned) => owned.machine.lock().tenants().collect(),
-                None => match self.order(lane, Order::Tenants).await? {
-                    Answered::Tenants(figures) => figures,
-                    _ => Vec::new(),
-                },
-            };
-            views.extend(figures.into_iter().map(|figures| TenantView { lane: lane.name.clone(), figures }));
-        }
-        Ok(views)
-    }
 }
 
 impl OwnedLane {
-    /// Sets what an operator gave a tenant. Only whoever has jobs is known to a lane, or was given something.
-    fn apply_settings(&self, settings: &TenantSettings) {
-        let mut machine = self.machine.lock();
-        machine.set_weight(&settings.tenant, settings.weight);
-        machine.set_quotas(&settings.tenant, settings.quotas);
-    }
-
     /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
     fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
         if self.policy.calls_endpoints {
