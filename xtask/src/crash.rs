@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 const NODES_MAX: u64 = 16;
 
 #[derive(Args)]
-pub(crate) struct Wish {
+pub(crate) struct CrashArgs {
     /// How many times to kill
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     cycles: u32,
@@ -21,6 +21,9 @@ pub(crate) struct Wish {
     /// What is killed; with the embedded store there is only the gateway
     #[arg(long, value_enum, default_value_t = Victim::Ours)]
     kill: Victim,
+    /// Kill while 500 dead letters are replayed, instead of while jobs come in; embedded store only
+    #[arg(long)]
+    replays: bool,
     /// The moments of an earlier run, which printed it
     #[arg(long)]
     seed: Option<u64>,
@@ -43,19 +46,27 @@ enum Victim {
 }
 
 /// Optimized: the faster it is, the more is under way at a kill.
-pub(crate) fn run(wish: &Wish) -> Result<()> {
+pub(crate) fn run(args: &CrashArgs) -> Result<()> {
     let mut command =
         crate::cargo(&["test", "-p", "entrega-gateway", "--release", "--locked", "--test", "process", "--"]);
-    command.args(["--nocapture", "--exact", &format!("crash::{}", test(wish)?)]);
-    command.env("ENTREGA_CRASH_CYCLES", wish.cycles.to_string());
-    command.envs(wish.nodes.map(|nodes| ("ENTREGA_CRASH_NODES", nodes.to_string())));
-    command.envs(wish.seed.map(|seed| ("ENTREGA_CRASH_SEED", seed.to_string())));
+    command.args(["--nocapture", "--exact", &format!("crash::{}", test(args)?)]);
+    command.env("ENTREGA_CRASH_CYCLES", args.cycles.to_string());
+    command.envs(args.nodes.map(|nodes| ("ENTREGA_CRASH_NODES", nodes.to_string())));
+    command.envs(args.seed.map(|seed| ("ENTREGA_CRASH_SEED", seed.to_string())));
     crate::stream(command)
 }
 
 /// The test that does it.
-fn test(wish: &Wish) -> Result<&'static str> {
-    match (wish.store, wish.kill, wish.nodes) {
+fn test(args: &CrashArgs) -> Result<&'static str> {
+    if args.replays {
+        return match (args.store, args.kill) {
+            (Store::Embedded, Victim::Ours) => {
+                Ok("replays::an_interrupted_replay_leaves_nothing_behind_and_counts_each_once")
+            }
+            _ => bail!("--replays kills a gateway over the embedded store; leave --store and --kill out"),
+        };
+    }
+    match (args.store, args.kill, args.nodes) {
         (Store::Embedded, Victim::Ours, None | Some(1)) => Ok("embedded::every_accepted_job_survives_kill_9"),
         (Store::Embedded, Victim::Ours, Some(nodes)) => {
             bail!("the embedded store belongs to one process; for {nodes} nodes, give --store redis")
@@ -71,14 +82,14 @@ fn test(wish: &Wish) -> Result<&'static str> {
 mod tests {
     use super::*;
 
-    fn wish(store: Store, kill: Victim, nodes: Option<u64>) -> Wish {
-        Wish { cycles: 1, store, nodes, kill, seed: None }
+    fn args(store: Store, kill: Victim, nodes: Option<u64>) -> CrashArgs {
+        CrashArgs { cycles: 1, store, nodes, kill, replays: false, seed: None }
     }
 
     #[test]
     fn what_cannot_be_killed_is_refused_with_what_would_be_right() {
         for (kill, nodes) in [(Victim::Theirs, None), (Victim::Both, Some(1)), (Victim::Ours, Some(2))] {
-            let refused = test(&wish(Store::Embedded, kill, nodes)).unwrap_err().to_string();
+            let refused = test(&args(Store::Embedded, kill, nodes)).unwrap_err().to_string();
             assert!(refused.contains("--store redis"), "{kill:?} {nodes:?}: {refused}");
         }
     }
@@ -86,9 +97,9 @@ mod tests {
     /// Asked for a test that is not there, cargo runs none and is content.
     #[test]
     fn every_test_that_it_asks_for_is_there() {
-        let redis = Victim::value_variants().iter().map(|kill| wish(Store::Redis, *kill, Some(3)));
-        for wish in redis.chain([wish(Store::Embedded, Victim::Ours, None)]) {
-            let (module, name) = test(&wish).unwrap().split_once("::").unwrap();
+        let redis = Victim::value_variants().iter().map(|kill| args(Store::Redis, *kill, Some(3)));
+        for args in redis.chain([args(Store::Embedded, Victim::Ours, None)]) {
+            let (module, name) = test(&args).unwrap().split_once("::").unwrap();
             let path = crate::root().join(format!("crates/gateway/tests/process/crash/{module}.rs"));
             let source = std::fs::read_to_string(path).unwrap();
             assert!(source.contains(&format!("async fn {name}()")), "{module} has no test {name}");

@@ -36,7 +36,7 @@ enum Chore {
     /// Only the house rules
     Tidy,
     /// Kill the gateway, or the Redis under it, again and again and look for lost or doubled work
-    Crash(crash::Wish),
+    Crash(crash::CrashArgs),
     /// Call the API with what its own description allows and forbids
     Schema {
         /// How many calls to make up for each operation
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test => suite::run(),
         Chore::Tidy => tidy::check(&root()),
-        Chore::Crash(wish) => crash::run(&wish),
+        Chore::Crash(args) => crash::run(&args),
         Chore::Schema { examples, seed } => schema(examples, seed),
         Chore::Fuzz { target, seconds, seed } => fuzz(target.as_deref(), seconds, seed),
         Chore::Damage { each, seed } => damage(each, seed),

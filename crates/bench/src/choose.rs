@@ -40,6 +40,7 @@ fn once(tenants: u32) -> f64 {
             expires: Time::NEVER,
             attempt: 0,
             generation: 0,
+            bytes: 1024,
         };
         lane.admit(&job);
     }

@@ -46,8 +46,17 @@ pub enum CallError {
     /// The destination has no address that calls may reach.
     #[error(transparent)]
     Forbidden(#[from] ForbiddenAddress),
-    /// No TCP connection came about.
-    #[error("cannot connect to {address}")]
+    /// The name leads to no address that calls may reach. Which it leads to is not said: whoever chose the name may not
+    /// know, and must not learn it here.
+    #[error("{host} leads to an address that may not be called; `[outbound] allow_networks` opens networks")]
+    ForbiddenName {
+        /// The host of the URL.
+        host: String,
+        /// The first of its addresses.
+        address: ForbiddenAddress,
+    },
+    /// No TCP connection came about. What the name leads to is not said.
+    #[error("cannot connect")]
     Connect {
         /// The address tried last.
         address: SocketAddr,
@@ -105,7 +114,7 @@ impl CallError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Resolve { .. } => "resolve",
-            Self::Forbidden(_) => "forbidden_address",
+            Self::Forbidden(_) | Self::ForbiddenName { .. } => "forbidden_address",
             Self::Connect { .. } => "connect",
             Self::Tls { .. } => "tls",
             Self::ConnectTimeout { .. } | Self::Timeout => "timeout",
@@ -119,7 +128,7 @@ impl CallError {
     pub fn kind(&self) -> FaultKind {
         match self {
             Self::Resolve { .. } => FaultKind::Resolve,
-            Self::Forbidden(_) => FaultKind::Forbidden,
+            Self::Forbidden(_) | Self::ForbiddenName { .. } => FaultKind::Forbidden,
             Self::Connect { .. } => FaultKind::Connect,
             Self::Tls { .. } => FaultKind::Tls,
             Self::ConnectTimeout { .. } | Self::Timeout => FaultKind::Timeout,
@@ -171,7 +180,7 @@ mod tests {
             address: "192.0.2.1:443".parse().unwrap(),
             source: Arc::new(io::Error::other("nobody home")),
         };
-        assert_eq!(refused.reason(), "cannot connect to 192.0.2.1:443: nobody home");
+        assert_eq!(refused.reason(), "cannot connect: nobody home", "and not what a name leads to");
         let plain = CallError::from(UrlProblem::PlainHttp);
         assert_eq!(plain.code(), "bad_request");
         assert!(plain.reason().contains("allow_http = true"), "{}", plain.reason());

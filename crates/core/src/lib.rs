@@ -40,6 +40,7 @@ pub mod name;
 pub mod outcome;
 pub mod payload;
 pub mod policy;
+pub mod quota;
 pub mod rate_limit;
 pub mod retry_budget;
 pub mod sender;

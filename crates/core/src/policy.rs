@@ -2,6 +2,9 @@
 //! Invariant: a policy that passed [`LanePolicy::check`] can be run.
 //! Never: reads files; configuration turns texts into these values.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,17 @@ pub enum Scope {
     Lane,
     /// A gate of its own for each tenant.
     Tenant,
+}
+
+/// How many destinations the jobs of a lane go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Destinations {
+    /// One for all, which the lane's concurrency protects: no more attempts than that, however long they take.
+    One,
+    /// Many, one of which may hang: an attempt that takes long gives its slot up.
+    #[default]
+    Many,
 }
 
 /// What running out of attempts means.
@@ -130,10 +144,12 @@ pub struct LanePolicy {
     pub timeout: Duration,
     /// How long a job may wait before it is dropped.
     pub ttl: Option<Duration>,
-    /// How many attempts at once.
+    /// How many attempts at once; with many destinations, slow ones not counted.
     pub concurrency: u32,
     /// How many of them for one tenant.
     pub tenant_concurrency: u32,
+    /// Whether its jobs go to one destination.
+    pub destinations: Destinations,
     /// Limit on starts.
     pub throttle: Option<ThrottlePolicy>,
     /// Stops calling what is down.
@@ -148,6 +164,8 @@ pub struct LanePolicy {
     pub on_exhausted: OnExhausted,
     /// Turns between tenants.
     pub fairness: Fairness,
+    /// Whether a job is urgent among those of its tenant or among all.
+    pub priority_scope: Scope,
     /// The default rules.
     pub dialect: Dialect,
     /// All rules: the lane's own first, then the dialect's.
@@ -183,6 +201,7 @@ impl LanePolicy {
             ttl: Some(Duration::from_hours(24)),
             concurrency: 64,
             tenant_concurrency: 48,
+            destinations: Destinations::Many,
             throttle: None,
             breaker: None,
             cadence: None,
@@ -190,6 +209,7 @@ impl LanePolicy {
             on_full: OnFull::Refuse,
             on_exhausted: OnExhausted::Dlq,
             fairness: Fairness::default(),
+            priority_scope: Scope::Tenant,
             dialect: Dialect::Http,
             rules: Dialect::Http.rules(),
             dead_letters: DeadLetterPolicy::default(),
@@ -205,6 +225,7 @@ impl LanePolicy {
             timeout: seconds(30),
             concurrency: 5,
             tenant_concurrency: 5,
+            destinations: Destinations::One,
             throttle: Some(ThrottlePolicy { max_requests: 100, per: seconds(60), scope: Scope::Lane }),
             breaker: Some((breaker(seconds(30), seconds(30)), Scope::Lane)),
             dialect: Dialect::Mail,
@@ -233,7 +254,14 @@ impl LanePolicy {
 
     /// Events on their way to whoever listens: nobody is called, so nothing is to be spared.
     pub fn events() -> LanePolicy {
-        LanePolicy { channel: "event".into(), ttl: None, concurrency: 16, tenant_concurrency: 16, ..LanePolicy::http() }
+        LanePolicy {
+            channel: "event".into(),
+            ttl: None,
+            concurrency: 16,
+            tenant_concurrency: 16,
+            destinations: Destinations::One,
+            ..LanePolicy::http()
+        }
     }
 
     /// A paced queue before somebody else's API.
@@ -245,6 +273,7 @@ impl LanePolicy {
             ttl: Some(seconds(10)),
             concurrency: 16,
             tenant_concurrency: 16,
+            destinations: Destinations::One,
             cadence: Some(CadencePolicy::starting_at(seconds(1))),
             breaker: Some((
                 BreakerPolicy { failures: 5, open: seconds(30), probe_timeout: seconds(5), when_open: WhenOpen::Pass },
@@ -252,6 +281,7 @@ impl LanePolicy {
             )),
             capacity: 100,
             on_full: OnFull::Preempt,
+            priority_scope: Scope::Lane,
             ..LanePolicy::http()
         }
     }
@@ -264,6 +294,7 @@ impl LanePolicy {
             timeout: seconds(300),
             concurrency: 16,
             tenant_concurrency: 16,
+            destinations: Destinations::One,
             dialect: Dialect::Connector,
             rules: Dialect::Connector.rules(),
             ..LanePolicy::http()
@@ -315,6 +346,17 @@ impl LanePolicy {
     /// Whether jobs go past its breaker while that is open.
     pub fn passes_when_open(&self) -> bool {
         self.breaker.as_ref().is_some_and(|(breaker, _)| breaker.when_open == WhenOpen::Pass)
+    }
+
+    /// How many destinations a lane like this has if nobody says it: what holds the whole lane protects one.
+    pub fn likely_destinations(&self) -> Destinations {
+        let of_lane = |scope: Option<Scope>| scope == Some(Scope::Lane);
+        let throttled = of_lane(self.throttle.as_ref().map(|throttle| throttle.scope));
+        let broken = of_lane(self.breaker.as_ref().map(|(_, scope)| *scope));
+        match throttled || broken || self.cadence.is_some() {
+            true => Destinations::One,
+            false => self.destinations,
+        }
     }
 
     /// When a job expires that an operator lets go on at `now`: it has time to live again, and never less than it had.
@@ -388,79 +430,4 @@ pub enum BadPolicy {
     /// A penalty that makes it faster, or stops it.
     #[error("cadence.penalty: must be from 1 to {CADENCE_PENALTY_MAX}")]
     CadencePenalty,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shipped_policies_can_be_run() {
-        for policy in [
-            LanePolicy::http(),
-            LanePolicy::mail(),
-            LanePolicy::webhook(),
-            LanePolicy::events(),
-            LanePolicy::proxy(),
-            LanePolicy::connector(),
-        ] {
-            assert_eq!(policy.check(), Ok(()), "{}", policy.channel);
-        }
-    }
-
-    #[test]
-    fn a_bad_number_is_named() {
-        let mut policy = LanePolicy::http();
-        policy.concurrency = 0;
-        assert!(policy.check().unwrap_err().to_string().starts_with("concurrency = 0"));
-        let mut policy = LanePolicy::webhook();
-        policy.fairness.enable_round_robin = false;
-        assert_eq!(policy.check(), Err(BadPolicy::GatesNeedTurns));
-    }
-
-    #[test]
-    fn jobs_pass_only_the_gates_of_their_lane() {
-        let mut policy = LanePolicy { throttle: LanePolicy::mail().throttle, ..LanePolicy::webhook() };
-        let pass = |policy: &mut LanePolicy, breaker_scope, throttle_scope| {
-            let (breaker, scope) = policy.breaker.as_mut().unwrap();
-            (breaker.when_open, *scope) = (WhenOpen::Pass, breaker_scope);
-            policy.throttle.as_mut().unwrap().scope = throttle_scope;
-            policy.check()
-        };
-        assert_eq!(pass(&mut policy, Scope::Lane, Scope::Lane), Ok(()));
-        assert_eq!(pass(&mut policy, Scope::Tenant, Scope::Lane), Err(BadPolicy::PassNeedsLane));
-        assert_eq!(pass(&mut policy, Scope::Lane, Scope::Tenant), Err(BadPolicy::PassNeedsLane));
-    }
-
-    #[test]
-    fn a_cadence_stays_within_bounds_that_make_sense() {
-        let checked = |change: fn(&mut CadencePolicy)| {
-            let mut policy = LanePolicy::proxy();
-            policy.cadence.iter_mut().for_each(change);
-            policy.check()
-        };
-        assert_eq!(checked(|_| {}), Ok(()));
-        assert_eq!(checked(|cadence| cadence.min = seconds(2)), Err(BadPolicy::CadenceBounds));
-        assert_eq!(checked(|cadence| cadence.min = Duration::ZERO), Err(BadPolicy::CadenceBounds));
-        assert_eq!(checked(|cadence| cadence.max = Duration::from_millis(999)), Err(BadPolicy::CadenceBounds));
-        assert_eq!(checked(|cadence| cadence.penalty = 0.5), Err(BadPolicy::CadencePenalty));
-        assert_eq!(checked(|cadence| cadence.penalty = f64::NAN), Err(BadPolicy::CadencePenalty));
-        assert!(matches!(checked(|cadence| cadence.initial = Duration::ZERO), Err(BadPolicy::OutOfRange { .. })));
-        assert!(matches!(checked(|cadence| cadence.max = seconds(86_401)), Err(BadPolicy::OutOfRange { .. })));
-    }
-
-    #[test]
-    fn waiting_makes_a_tenant_more_urgent() {
-        let fairness = Fairness::default();
-        for (rounds, priority) in [(0, 5), (1, 4), (3, 2), (4, 1), (1000, 1), (u64::MAX, 1)] {
-            assert_eq!(fairness.priority(rounds), priority, "{rounds} rounds");
-        }
-    }
-
-    #[test]
-    fn the_webhook_attempts_span_a_day_and_more() {
-        let policy = LanePolicy::webhook();
-        let total: Duration = (1..policy.retry.attempts).map(|attempt| policy.retry.backoff.delay(attempt, 0.5)).sum();
-        assert_eq!(total, Duration::from_secs(26 * 3600 + 36 * 60));
-    }
 }

@@ -76,7 +76,7 @@ impl Intake {
             true => Ok(Vec::new()),
             false => self.env.store.take(jobs).await,
         };
-        let outcomes = self.outcomes(ids, stored);
+        let outcomes = self.outcomes(tenant, ids, stored);
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.env.metrics.intake(self.env.clock.now().since(started), accepted);
         let mut outcomes = outcomes.into_iter();
@@ -116,13 +116,14 @@ impl Intake {
 
     /// Takes a job that the gateway made itself.
     pub async fn submit_internal(&self, job: Job) -> Result<(), Refusal> {
-        let ids = vec![(job.id, job.lane.clone())];
+        let (tenant, ids) = (job.tenant.clone(), vec![(job.id, job.lane.clone())]);
         let stored = self.env.store.submit(vec![job]).await;
-        self.outcomes(ids, stored).into_iter().try_for_each(|taken| taken.map(drop))
+        self.outcomes(&tenant, ids, stored).into_iter().try_for_each(|taken| taken.map(drop))
     }
 
     fn outcomes(
         &self,
+        tenant: &TenantName,
         ids: Vec<(JobId, LaneName)>,
         stored: Result<Vec<Submitted>, StoreError>,
     ) -> Vec<Result<Taken, Refusal>> {
@@ -146,6 +147,10 @@ impl Intake {
                 self.env.metrics.refused(&lane);
                 let capacity = self.env.policy(&lane).map_or(0, |policy| policy.capacity);
                 Err(Refusal::Full { lane, capacity, retry_after: RETRY_WHEN_FULL })
+            }
+            Submitted::OverQuota(quota) => {
+                self.env.metrics.refused(&lane);
+                Err(Refusal::OverQuota { quota, tenant: tenant.company(), retry_after: RETRY_WHEN_FULL })
             }
             Submitted::Duplicate => Err(Refusal::IdTaken { id }),
             Submitted::Unsaved(error) => Err(Refusal::Store(error)),

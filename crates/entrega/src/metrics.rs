@@ -225,6 +225,7 @@ impl Metrics {
                 let labels = [("lane", name), ("state", state.as_str())];
                 self.gauge("lane_jobs", &labels, lane.sizes.in_state(state).into());
             }
+            self.gauge("lane_slow_attempts", &[("lane", name)], lane.sizes.slow().into());
             self.gauge("lane_jobs", &[("lane", name), ("state", "blocked")], lane.blocked.into());
             let oldest = lane.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64());
             self.gauge("lane_oldest_seconds", &[("lane", name)], oldest);

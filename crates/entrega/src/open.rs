@@ -1,6 +1,5 @@
 //! Opening an engine: from a configuration to a store, clients and products.
-//! Invariant: lanes and connectors of an engine that opened were checked; whatever stands in the way is a typed error.
-//! Endpoints are taken as they are given: whoever reads them from a file checks them with [`crate::webhook`].
+//! Invariant: lanes, connectors and endpoints of an engine that opened were checked; whatever stands in the way is a typed error.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use entrega_call::{Client, ClientConfig, ClientError, Clock};
 use entrega_core::id::JobId;
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::BadPolicy;
 #[cfg(feature = "redis")]
 use entrega_ledger::redis::{RedisLedger, RedisOpenError, RedisOptions};
@@ -28,7 +27,7 @@ use crate::seal::{Seal, SealError};
 use crate::secret::Secret;
 use crate::store::Store;
 use crate::store::local::{ClusterOptions, LocalOptions, LocalStore, ReadError, newest_moment, tables};
-use crate::webhook::{ConfiguredError, EndpointConfig, put_configured};
+use crate::webhook::{BadEndpoint, ConfiguredError, EndpointConfig, put_configured};
 
 /// How much of a third-party API's answer is kept: what it answers is what was wanted.
 const CONNECTOR_ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -202,6 +201,18 @@ pub enum OpenError {
         /// What would be right.
         source: BadConnector,
     },
+    /// An endpoint could not be called.
+    #[error("endpoint '{name}' of tenant '{tenant}': {field} must be {source}")]
+    Endpoint {
+        /// The tenant.
+        tenant: TenantName,
+        /// As it was given.
+        name: String,
+        /// Which field.
+        field: &'static str,
+        /// What would be right.
+        source: BadEndpoint,
+    },
     /// The key of stored secrets cannot be used.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -236,6 +247,16 @@ impl EngineParts {
         for connector in &config.connectors {
             let id = || connector.id.clone();
             check_id(&connector.id).map_err(|source| OpenError::Connector { id: id(), source })?;
+        }
+        for endpoint in &config.endpoints {
+            let (tenant, name) = (&endpoint.tenant, &endpoint.name);
+            let checked = endpoint.check(&config.client.filter, config.lanes.values());
+            checked.map_err(|(field, source)| OpenError::Endpoint {
+                tenant: tenant.clone(),
+                name: name.clone(),
+                field,
+                source,
+            })?;
         }
         let clock = Clock::system();
         let store = open_store(&config, &clock).await?;
@@ -319,4 +340,34 @@ fn sns(mail: &MailConfig, client: &Client, clock: &Clock) -> Result<Option<Sns>,
     let config = SnsConfig { topics: mail.topics.clone(), certificate_hosts: mail.certificate_hosts.clone() };
     let listens = !mail.topics.is_empty();
     listens.then(|| Sns::new(config, client.clone(), clock.clone())).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_endpoint_that_could_not_be_called_is_refused_with_its_field() {
+        let endpoint = EndpointConfig {
+            tenant: TenantName::new("acme").unwrap(),
+            name: "default".into(),
+            url: "https://example.com/hooks".into(),
+            secret: Secret::new("whsec_abcdefghijklmnopqrstuvwxyz012345".to_owned()),
+            event_types: Vec::new(),
+            throttle: None,
+            enabled: true,
+        };
+        let bad = [
+            (EndpointConfig { name: "A".into(), ..endpoint.clone() }, "name must be"),
+            (EndpointConfig { url: "http://127.0.0.1/".into(), ..endpoint.clone() }, "url must be"),
+            (EndpointConfig { secret: Secret::new("short".to_owned()), ..endpoint.clone() }, "secret must be"),
+            (EndpointConfig { event_types: vec!["!".into()], ..endpoint.clone() }, "eventTypes must be"),
+        ];
+        for (endpoint, words) in bad {
+            let store = StoreConfig::new(StoreKind::Memory, "");
+            let config = EngineConfig { endpoints: vec![endpoint], ..EngineConfig::new(store, Lanes::default()) };
+            let error = EngineParts::open(config).await.err().expect("it is refused").to_string();
+            assert!(error.starts_with("endpoint '") && error.contains(words), "{error}");
+        }
+    }
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use entrega_core::id::JobId;
-use entrega_core::name::LaneName;
+use entrega_core::name::{LaneName, TenantName};
+use entrega_core::quota::Quota;
 
 use crate::store::StoreError;
 
@@ -26,6 +27,19 @@ pub enum Refusal {
         lane: LaneName,
         /// How many may wait.
         capacity: u32,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The tenant has all that it may have.
+    #[error(
+        "tenant '{tenant}' is over its quota '{}'; try again later, or have an operator raise it (PUT /v1/tenants/{tenant})",
+        quota.as_str()
+    )]
+    OverQuota {
+        /// Which.
+        quota: Quota,
+        /// Whose.
+        tenant: TenantName,
         /// When to try again.
         retry_after: Duration,
     },

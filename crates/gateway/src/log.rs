@@ -48,8 +48,8 @@ struct Waiting {
     is_writing: bool,
     is_closed: bool,
     /// Dropped and not yet told.
+    untold: u64,
     dropped: u64,
-    dropped_total: u64,
 }
 
 impl Log {
@@ -97,8 +97,8 @@ impl Log {
     pub fn push(&self, lines: &[u8]) {
         let mut waiting = self.shared.waiting.lock();
         if waiting.lines.len() + lines.len() > WAITING_BYTES_MAX && !self.is_writer() {
+            waiting.untold += 1;
             waiting.dropped += 1;
-            waiting.dropped_total += 1;
             return;
         }
         waiting.lines.extend_from_slice(lines);
@@ -107,7 +107,7 @@ impl Log {
 
     /// How many lines were dropped since the start.
     pub fn dropped(&self) -> u64 {
-        self.shared.waiting.lock().dropped_total
+        self.shared.waiting.lock().dropped
     }
 
     /// Waits until what was handed in is written, or somebody would have to wait for too long.
@@ -165,7 +165,7 @@ impl Log {
         }
         self.shared.arrived.wait_while(&mut waiting, |waiting| waiting.lines.is_empty() && !waiting.is_closed);
         waiting.is_writing = !waiting.lines.is_empty();
-        waiting.is_writing.then(|| (mem::take(&mut waiting.lines), mem::take(&mut waiting.dropped)))
+        waiting.is_writing.then(|| (mem::take(&mut waiting.lines), mem::take(&mut waiting.untold)))
     }
 }
 

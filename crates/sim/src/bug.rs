@@ -31,6 +31,10 @@ pub enum Bug {
     ExpireSilently,
     /// All jobs are equally urgent.
     IgnorePriority,
+    /// Priorities that count within a tenant count over the whole lane.
+    PriorityOverLane,
+    /// What all jobs of a lane go to is called more often at once than it may be, once answers take long.
+    SlowBeyondSlots,
     /// One start more than the throttle allows.
     ThrottleOffByOne,
     /// A restart forgets what the throttle let through.
@@ -147,7 +151,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 71] = [
         Bug::AcknowledgeBeforeSync,
         Bug::RepeatAppliedTwice,
         Bug::ForgetCauses,
@@ -161,6 +165,8 @@ impl Bug {
         Bug::IgnoreTtl,
         Bug::ExpireSilently,
         Bug::IgnorePriority,
+        Bug::PriorityOverLane,
+        Bug::SlowBeyondSlots,
         Bug::ThrottleOffByOne,
         Bug::ThrottleForgotten,
         Bug::BreakerNeverCloses,

@@ -18,7 +18,7 @@ use entrega::submission::{NewJob, Taken};
 use entrega_core::name::TenantName;
 
 use crate::node::{Doors, House};
-use crate::plan::Wish;
+use crate::plan::PlannedRequest;
 use crate::route::ROUTE;
 use crate::witness::Waiting;
 
@@ -29,25 +29,25 @@ const RETURN_AFTER: Duration = Duration::from_millis(1_100);
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The call of a caller who waits for its answer.
-fn waiting_call(wish: &Wish) -> Option<ConnectorCall> {
-    wish.job.content.payload().read().ok().filter(|_| wish.waits)
+fn waiting_call(request: &PlannedRequest) -> Option<ConnectorCall> {
+    request.job.content.payload().read().ok().filter(|_| request.waits)
 }
 
 /// One caller, from when it comes until it goes.
 pub async fn call(house: Arc<House>, number: usize) {
     let (life, world) = (&house.life, &house.life.world);
-    let wish = &world.plan.wishes[number];
+    let request = &world.plan.requests[number];
     if !world.open.lock()[number] {
         return;
     }
-    life.wait_until(wish.at).await;
-    match waiting_call(wish) {
-        Some(call) => wait_for_answer(&house.doors, number, &wish.tenant, &call).await,
+    life.wait_until(request.at).await;
+    match waiting_call(request) {
+        Some(call) => wait_for_answer(&house.doors, number, &request.tenant, &call).await,
         None => {
             // Whoever has a key may be impatient and come twice.
-            let mut is_impatient = is_impatient(wish, number);
+            let mut is_impatient = is_impatient(request, number);
             for _ in 0..RETURNS_MAX {
-                match hand_in(&house, number, wish, &mut is_impatient).await {
+                match hand_in(&house, number, request, &mut is_impatient).await {
                     Some(after) => life.wait(after).await,
                     None => break,
                 }
@@ -60,16 +60,16 @@ pub async fn call(house: Arc<House>, number: usize) {
 /// One visit of a caller at one of several nodes; when it comes back, if it does.
 pub async fn visit(house: &House, number: usize) -> Option<Duration> {
     let world = &house.life.world;
-    let wish = &world.plan.wishes[number];
-    let again = match waiting_call(wish) {
+    let request = &world.plan.requests[number];
+    let again = match waiting_call(request) {
         Some(call) => {
-            wait_for_answer(&house.doors, number, &wish.tenant, &call).await;
+            wait_for_answer(&house.doors, number, &request.tenant, &call).await;
             None
         }
         None => {
             let was_accepted = world.accepted.lock().contains(&number);
-            let mut is_impatient = is_impatient(wish, number) && !was_accepted;
-            hand_in(house, number, wish, &mut is_impatient).await
+            let mut is_impatient = is_impatient(request, number) && !was_accepted;
+            hand_in(house, number, request, &mut is_impatient).await
         }
     };
     if again.is_none() {
@@ -78,15 +78,16 @@ pub async fn visit(house: &House, number: usize) -> Option<Duration> {
     again
 }
 
-fn is_impatient(wish: &Wish, number: usize) -> bool {
-    wish.key.is_some() && number.is_multiple_of(2)
+fn is_impatient(request: &PlannedRequest, number: usize) -> bool {
+    request.key.is_some() && number.is_multiple_of(2)
 }
 
-/// Hands a wish in; when it is handed in again, if it is.
-async fn hand_in(house: &House, number: usize, wish: &Wish, is_impatient: &mut bool) -> Option<Duration> {
+/// Hands a request in; when it is handed in again, if it is.
+async fn hand_in(house: &House, number: usize, request: &PlannedRequest, is_impatient: &mut bool) -> Option<Duration> {
     let (life, world) = (&house.life, &house.life.world);
-    let keys: Vec<Idempotency> = wish.key.iter().filter_map(|key| Idempotency::new(key, &[key.as_bytes()])).collect();
-    match ask(&house.doors, wish, &keys).await {
+    let keys: Vec<Idempotency> =
+        request.key.iter().filter_map(|key| Idempotency::new(key, &[key.as_bytes()])).collect();
+    match ask(&house.doors, request, &keys).await {
         None => Some(RETURN_AFTER),
         Some(Ok(taken)) => {
             let mut witness = world.witness.lock();
@@ -99,20 +100,20 @@ async fn hand_in(house: &House, number: usize, wish: &Wish, is_impatient: &mut b
         Some(Err(Refusal::Store(StoreError::DiskFull { .. } | StoreError::Unreachable { .. }))) => Some(RETURN_AFTER),
         Some(Err(Refusal::Full { .. })) => None,
         other => {
-            let detail = format!("wish {number} was answered {other:?}");
+            let detail = format!("request {number} was answered {other:?}");
             world.witness.lock().break_promise("engine_goes_on", detail);
             None
         }
     }
 }
 
-/// Hands a wish in at a node; nobody answers where that is gone, or dies over it.
-async fn ask(doors: &Doors, wish: &Wish, keys: &[Idempotency]) -> Option<Result<Taken, Refusal>> {
+/// Hands a request in at a node; nobody answers where that is gone, or dies over it.
+async fn ask(doors: &Doors, request: &PlannedRequest, keys: &[Idempotency]) -> Option<Result<Taken, Refusal>> {
     let (life, engine) = doors.find()?;
     let asked = async {
-        match question(&wish.job, keys) {
-            None => engine.submit_once(&wish.tenant, vec![(wish.job.clone(), keys.to_vec())]).await.pop(),
-            Some(question) => Some(put_to(&engine, &wish.tenant, question).await),
+        match question(&request.job, keys) {
+            None => engine.submit_once(&request.tenant, vec![(request.job.clone(), keys.to_vec())]).await.pop(),
+            Some(question) => Some(put_to(&engine, &request.tenant, question).await),
         }
     };
     tokio::select! {
@@ -122,7 +123,7 @@ async fn ask(doors: &Doors, wish: &Wish, keys: &[Idempotency]) -> Option<Result<
     }
 }
 
-/// What a wish asks of the proxy, if it does.
+/// What a request asks of the proxy, if it does.
 fn question(job: &NewJob, keys: &[Idempotency]) -> Option<Question> {
     let call: ProxyCall = job.content.payload().read().ok()?;
     let params = call.params.into_iter().collect();

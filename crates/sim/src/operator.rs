@@ -228,6 +228,7 @@ pub async fn help(life: &Life, store: &WatchedStore, replay: &str, rate_per_sec:
         replayed: 0,
         skipped: 0,
         cursor: None,
+        sending: Vec::new(),
     };
     insist(life, || async { Ok(store.put_replay(replay.clone()).await?) }).await;
 }

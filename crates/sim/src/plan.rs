@@ -3,10 +3,10 @@
 //! Never: looks at what happens in the run.
 //!
 //! # Layout
-//! - here: lanes, faults, operators; `wishes`: who comes, and what for; `nodes`: who shares the ledger
+//! - here: lanes, faults, operators; `requests`: who comes, and what for; `nodes`: who shares the ledger
 
 mod nodes;
-mod wishes;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use entrega_core::backoff::Backoff;
 use entrega_core::breaker::{BreakerPolicy, WhenOpen};
 use entrega_core::cadence::CadencePolicy;
 use entrega_core::name::{LaneName, TenantName};
-use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
+use entrega_core::policy::{Destinations, LanePolicy, OnExhausted, OnFull, Retry, Scope, ThrottlePolicy};
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
@@ -73,7 +73,7 @@ pub enum End {
 
 /// A caller who wants something sent.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct PlannedRequest {
     /// When it comes.
     pub at: Time,
     /// The tenant.
@@ -111,7 +111,7 @@ pub struct Plan {
     /// What every endpoint allows, beside what its lane does.
     pub endpoint_rate: Option<Rate>,
     /// Who comes.
-    pub wishes: Vec<Wish>,
+    pub requests: Vec<PlannedRequest>,
     /// Of all lives but the last.
     pub ends: Vec<End>,
     /// When somebody has dead letters replayed although nothing has healed yet.
@@ -181,14 +181,14 @@ impl Plan {
             4..6 => End::Cut { polls: rng.u64(20..1_500) },
             _ => End::Crash { points: rng.u64(5..250) },
         };
-        let wishes = wishes::draw(rng);
+        let requests = requests::draw(rng);
         let ends: Vec<End> = (0..rng.usize(0..LIVES_MAX)).map(|_| end(rng)).collect();
         let early_replay = rng.bool().then(|| START + ms(rng.u64(2_000..TROUBLE_MS)));
         Plan {
             lanes: lanes(rng),
             limits: connector::limits(rng),
             keeping: Keeping { fresh: ms(rng.u64(300..2_500)), stale: ms(rng.u64(2_000..6_000)) },
-            wishes,
+            requests,
             ends,
             early_replay,
             outages: spans(rng, 2, 6_000),
@@ -268,6 +268,8 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         ttl: Some(ms(rng.u64(4_000..60_000))),
         concurrency,
         tenant_concurrency: NO_LIMIT,
+        destinations: Destinations::One,
+        priority_scope: Scope::Lane,
         ..LanePolicy::http()
     };
     let throttle = |rng: &mut fastrand::Rng, scope| {
@@ -290,6 +292,7 @@ fn lanes(rng: &mut fastrand::Rng) -> BTreeMap<LaneName, Arc<LanePolicy>> {
         throttle: throttle(rng, Scope::Lane),
         rules: LanePolicy::mail().rules,
         dialect: LanePolicy::mail().dialect,
+        priority_scope: Scope::Tenant,
         ..base.clone()
     };
     let events = LanePolicy { timeout: ms(1_000), ..LanePolicy::events() };

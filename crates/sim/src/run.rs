@@ -81,7 +81,7 @@ pub(crate) fn world(seed: u64, cast: Cast, bug: Option<Bug>) -> Arc<World> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let plan = Arc::new(Plan::of_seed(seed, cast, &mut rng));
     Arc::new(World {
-        open: Mutex::new(vec![true; plan.wishes.len()]),
+        open: Mutex::new(vec![true; plan.requests.len()]),
         accepted: Mutex::default(),
         handed: Mutex::default(),
         orders: Mutex::new(vec![Stage::Open; plan.orders.len()]),
@@ -134,8 +134,8 @@ async fn live_with(
     let (doors, shutdown) = (Doors::default(), CancellationToken::new());
     let house = Arc::new(House { life: life.clone(), store: store.clone(), doors, shutdown: shutdown.clone() });
     let node = tokio::spawn(node::live_on(house.clone()));
-    for wish in 0..world.plan.wishes.len() {
-        tokio::spawn(caller::call(house.clone(), wish));
+    for request in 0..world.plan.requests.len() {
+        tokio::spawn(caller::call(house.clone(), request));
     }
     tokio::spawn(operator::help_early(life.clone(), store.clone()));
     for order in 0..world.plan.orders.len() {

@@ -27,7 +27,7 @@ use entrega_core::job::JobState;
 use entrega_core::lane::{Explanation, Gate};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::payload::Payload;
-use entrega_core::policy::LanePolicy;
+use entrega_core::policy::{Destinations, LanePolicy, Scope};
 use entrega_core::time::Time;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -103,7 +103,7 @@ impl WatchedStore {
         }
         if self.has(Bug::SkipTenant) {
             let favoured = TenantName::new("t1").expect("a tenant name");
-            drop(self.inner.put_tenant(TenantSettings { tenant: favoured, weight: 100 }).await);
+            drop(self.inner.put_tenant(TenantSettings { weight: 100, ..TenantSettings::new(favoured) }).await);
         }
     }
 
@@ -152,6 +152,8 @@ fn bent(policy: &Arc<LanePolicy>, bug: Option<Bug>) -> Arc<LanePolicy> {
             Arc::make_mut(&mut policy).throttle.iter_mut().for_each(|throttle| throttle.max_requests += 1);
         }
         Some(Bug::TenantConcurrencyIgnored) => Arc::make_mut(&mut policy).tenant_concurrency *= 4,
+        Some(Bug::PriorityOverLane) => Arc::make_mut(&mut policy).priority_scope = Scope::Lane,
+        Some(Bug::SlowBeyondSlots) => Arc::make_mut(&mut policy).destinations = Destinations::Many,
         Some(Bug::BreakerIgnored) => Arc::make_mut(&mut policy).breaker = None,
         Some(Bug::EndlessTurn) => Arc::make_mut(&mut policy).fairness.max_jobs_per_tenant_batch = u32::MAX,
         _ => {}

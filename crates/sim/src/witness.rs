@@ -32,6 +32,7 @@ use entrega_core::job::{JobState, Priority};
 use entrega_core::lane::Left;
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::Lesson;
+use entrega_core::policy::Scope;
 use entrega_core::time::Time;
 
 use self::answers::Answers;
@@ -88,7 +89,7 @@ pub struct Witness {
     replays: BTreeMap<String, BTreeSet<JobId>>,
     /// Which job each key of a tenant made.
     keys: BTreeMap<(TenantName, String), JobId>,
-    turns: BTreeMap<(LaneName, Priority), Turns>,
+    turns: BTreeMap<(LaneName, Option<Priority>), Turns>,
     /// What operators were told.
     pub orders: Orders,
     /// How wrong the clock is that things are told by.
@@ -217,7 +218,8 @@ impl Witness {
         if let Some(seen) = id.and_then(|id| self.jobs.get_mut(&id)) {
             seen.unread_until = now + UNREAD_FOR;
             // It was its tenant's turn.
-            let turns = self.turns.get_mut(&(seen.lane.clone(), seen.priority));
+            let ring = ring_of(&self.plan, &seen.lane, seen.priority);
+            let turns = self.turns.get_mut(&(seen.lane.clone(), ring));
             turns.into_iter().for_each(|turns| turns.had(&seen.tenant));
         }
     }
@@ -361,20 +363,24 @@ impl Witness {
 
     /// Whoever has a job that may go is in line from now on.
     fn line_up(&mut self, now: Time, lane: &LaneName) {
-        let ready: Vec<_> = self.ready(now, lane).map(|(_, seen)| (seen.priority, seen.tenant.clone())).collect();
-        for priority in Priority::ALL {
-            let of_priority = ready.iter().filter(|(of, _)| *of == priority).map(|(_, tenant)| tenant);
-            self.turns.entry((lane.clone(), priority)).or_default().line_up(of_priority);
+        let ring = |seen: &Seen| ring_of(&self.plan, lane, seen.priority);
+        let ready: Vec<_> = self.ready(now, lane).map(|(_, seen)| (ring(seen), seen.tenant.clone())).collect();
+        for ring in [None, Some(Priority::High), Some(Priority::Normal), Some(Priority::Low)] {
+            let of_ring = ready.iter().filter(|(of, _)| *of == ring).map(|(_, tenant)| tenant);
+            self.turns.entry((lane.clone(), ring)).or_default().line_up(of_ring);
         }
     }
 
     fn check_order(&mut self, now: Time, lane: &LaneName, id: JobId, seen: &Seen, batch: u32) {
-        let urgent = self.ready(now, lane).find(|(other, more)| **other != id && more.priority < seen.priority);
+        let ring = ring_of(&self.plan, lane, seen.priority);
+        let counts = |more: &Seen| ring.is_some() || more.tenant == seen.tenant;
+        let urgent =
+            self.ready(now, lane).find(|(other, more)| **other != id && more.priority < seen.priority && counts(more));
         if let Some((other, _)) = urgent {
             let detail = format!("{id} goes before {other}, which is more urgent");
             self.break_promise("priority_strict", detail);
         }
-        let turns = self.turns.entry((lane.clone(), seen.priority)).or_default();
+        let turns = self.turns.entry((lane.clone(), ring)).or_default();
         if let Some(passed_over) = turns.serve(&seen.tenant, batch) {
             let detail = format!("{id} of {}: {passed_over} waits for more than a turn of it", seen.tenant);
             self.break_promise("turns_fair", detail);
@@ -384,9 +390,11 @@ impl Witness {
 
     /// Whoever has nothing more that may go does not wait; should it come back, it begins to wait then.
     fn leave_line(&mut self, now: Time, id: JobId, seen: &Seen) {
-        let is_same = |more: &Seen| more.priority == seen.priority && more.tenant == seen.tenant;
+        let ring = |of: &Seen| ring_of(&self.plan, &seen.lane, of.priority);
+        let is_same = |more: &Seen| ring(more) == ring(seen) && more.tenant == seen.tenant;
         let has_more = self.ready(now, &seen.lane).any(|(other, more)| *other != id && is_same(more));
-        if !has_more && let Some(turns) = self.turns.get_mut(&(seen.lane.clone(), seen.priority)) {
+        let ring = ring(seen);
+        if !has_more && let Some(turns) = self.turns.get_mut(&(seen.lane.clone(), ring)) {
             turns.leave(&seen.tenant);
         }
     }
@@ -480,3 +488,8 @@ fn is_done(record: &Record) -> bool {
 
 /// A checker and what it saw.
 pub type Broken = (&'static str, String);
+
+/// Where a tenant waits for its turn: at its job's priority, or once for all where priorities count within a tenant.
+fn ring_of(plan: &Plan, lane: &LaneName, priority: Priority) -> Option<Priority> {
+    (plan.lanes[lane].priority_scope == Scope::Lane).then_some(priority)
+}

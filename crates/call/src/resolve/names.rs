@@ -19,6 +19,7 @@ use hickory_resolver::config::{
 use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::Name;
 use hickory_resolver::system_conf::read_system_conf;
 use tokio::time::timeout;
 
@@ -129,10 +130,12 @@ impl NameResolver {
         if let Some(known) = self.shared.known(&name) {
             return Ok(known);
         }
+        // As DNS knows it: what services are called on private networks is not always a host name of the public one.
+        let unfit = |_| io::Error::new(io::ErrorKind::InvalidInput, "this is no name that can be looked up");
+        let asked = Name::from_ascii(&name).map_err(unfit)?;
         let resolver = self.shared.resolver()?;
         // A task of its own keeps its share until its sockets are closed, also where nobody waits any more.
         let limit = self.shared.limits.timeout;
-        let asked = name.clone();
         let looking = tokio::spawn(async move {
             let found = timeout(limit, resolver.lookup_ip(asked)).await;
             drop(share);

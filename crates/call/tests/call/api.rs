@@ -200,11 +200,8 @@ async fn a_refused_connection_is_named_after_four_attempts() {
     let Err(ApiError::GaveUp(gave_up)) = api.get("x").operation("ask").send().await else { panic!("nobody is there") };
     assert_eq!((gave_up.attempts, gave_up.stopped), (4, Stopped::AttemptsUsedUp));
     let reason = gave_up.reason();
-    assert!(
-        reason.starts_with("ask failed after 4 attempts") && reason.contains(&format!("127.0.0.1:{port}")),
-        "{reason}"
-    );
-    assert!(reason.contains("refused"), "{reason}");
+    assert!(reason.starts_with("ask failed after 4 attempts") && reason.contains("refused"), "{reason}");
+    assert!(!reason.contains("127.0.0.1"), "what a name leads to is not said: {reason}");
 }
 
 /// Says when a request begins to wait.

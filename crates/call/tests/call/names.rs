@@ -79,6 +79,8 @@ async fn a_name_is_looked_up_once_and_then_known() {
         assert_eq!(found, [IpAddr::from(Ipv4Addr::LOCALHOST)]);
     }
     assert_eq!(asked.lock().unwrap().len(), 2, "one question for each kind of address");
+    let private = timeout(SOON, names.look_up("good_service")).await.expect("soon").unwrap();
+    assert_eq!(private, [IpAddr::from(Ipv4Addr::LOCALHOST)], "names on private networks have underscores");
 }
 
 #[tokio::test]

@@ -22,12 +22,14 @@ const KINDS: usize = 5;
 pub struct LaneSizes {
     counts: [[u32; KINDS]; 3],
     is_paused: bool,
+    /// How many of those that run hold no slot.
+    pub(super) slow: u32,
 }
 
 impl LaneSizes {
     /// Sizes that another lane machine counted: by priority, of running, retried, replayed, delayed and ready jobs.
     pub fn from_counts(counts: [[u32; KINDS]; 3], is_paused: bool) -> LaneSizes {
-        LaneSizes { counts, is_paused }
+        LaneSizes { counts, is_paused, slow: 0 }
     }
 
     fn kind(entry: &Entry) -> usize {
@@ -70,6 +72,11 @@ impl LaneSizes {
     /// How many attempts are under way.
     pub fn running(&self) -> u32 {
         self.counts.iter().map(|counts| counts[0]).sum()
+    }
+
+    /// How many of them hold no slot: they are slow, or their tenant is.
+    pub fn slow(&self) -> u32 {
+        self.slow
     }
 
     /// How many wait, for whatever reason.

@@ -2,10 +2,13 @@
 //! Invariant: every job given to it is in exactly one place until it is taken out: staged, ready, delayed or running.
 //! Never: holds payloads, reads a clock, sends or stores anything.
 
+mod accounts;
+mod admission;
 mod delays;
 mod explain;
 mod gate;
 mod slab;
+mod slow;
 mod starts;
 #[cfg(test)]
 mod tests;
@@ -14,18 +17,21 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::accounts::Usage;
+pub use self::admission::Admission;
 pub use self::explain::{Explanation, LaneSizes, TenantFigures};
 pub use self::gate::{Gate, GateKind, GateMemory, Hold, Way};
+pub use self::slow::{SLOW_AFTER, SlowBounds, attempts_max};
 pub use self::starts::Starts;
 
 use self::delays::Delays;
-use self::slab::{ARRIVALS, Entry, List, NONE, Place, Slab, Slot};
+use self::slab::{ARRIVALS, List, Place, Slab, Slot};
 use self::turns::Turns;
 use crate::id::JobId;
 use crate::job::{JobState, Priority};
 use crate::name::TenantName;
 use crate::outcome::Lesson;
-use crate::policy::{LanePolicy, OnFull, Scope};
+use crate::policy::{LanePolicy, Scope};
 use crate::throttle::Rate;
 use crate::time::Time;
 
@@ -49,19 +55,8 @@ pub struct Waiting {
     pub attempt: u16,
     /// Replays so far.
     pub generation: u8,
-}
-
-/// What became of a job that asked to be let in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It is in, staged until [`Lane::publish`].
-    Admitted,
-    /// It is in, and this job had to leave for it.
-    Preempted(Left),
-    /// The lane is full.
-    Full,
-    /// A job with its id is in the lane; that one stays as it is.
-    Duplicate,
+    /// What its record takes up.
+    pub bytes: u32,
 }
 
 /// A job that left the lane while waiting.
@@ -148,6 +143,8 @@ pub struct Lane {
     sizes: LaneSizes,
     /// How many of those that run went past the gates.
     past: u32,
+    /// Where attempts may become slow: those that are not, in the order of their starts.
+    young: List,
 }
 
 impl Lane {
@@ -163,71 +160,9 @@ impl Lane {
             staged: Vec::new(),
             sizes: LaneSizes::default(),
             past: 0,
+            young: List::EMPTY,
             policy,
         }
-    }
-
-    /// Lets a job in, or not. It stays staged, out of every claim, until [`Lane::publish`] says that it is durable.
-    pub fn admit(&mut self, job: &Waiting) -> Admission {
-        if self.slab.find(job.id).is_some() {
-            return Admission::Duplicate;
-        }
-        let left = match self.sizes.waiting() < self.policy.capacity {
-            true => None,
-            false => match self.victim(job.priority) {
-                Some(victim) => Some(self.take_out(victim)),
-                None => return Admission::Full,
-            },
-        };
-        let slot = self.insert(job);
-        self.staged.push(slot);
-        left.map_or(Admission::Admitted, Admission::Preempted)
-    }
-
-    /// Lets a job in that must get in, whatever the lane's size; staged like any other. `false`, and nothing changes, if
-    /// it is here.
-    pub fn admit_always(&mut self, job: &Waiting) -> bool {
-        let is_new = self.slab.find(job.id).is_none();
-        if is_new {
-            let slot = self.insert(job);
-            self.staged.push(slot);
-        }
-        is_new
-    }
-
-    /// Makes all staged jobs claimable.
-    pub fn publish(&mut self, now: Time) {
-        for slot in std::mem::take(&mut self.staged) {
-            self.settle_in(now, slot);
-        }
-    }
-
-    /// Puts back a job that the lane had accepted before: at start-up, by replay, by an operator. No limit applies.
-    pub fn restore(&mut self, now: Time, job: &Waiting) {
-        assert!(self.slab.find(job.id).is_none(), "{} is in the lane already", job.id);
-        let slot = self.insert(job);
-        self.settle_in(now, slot);
-    }
-
-    /// The newest job of the least urgent kind that a newcomer of this priority may push out.
-    fn victim(&self, newcomer: Priority) -> Option<Slot> {
-        if self.policy.on_full == OnFull::Refuse {
-            return None;
-        }
-        let less_urgent = [Priority::Low, Priority::Normal].into_iter().filter(|&priority| priority > newcomer);
-        less_urgent.map(|priority| self.arrivals[priority as usize].tail).find(|&slot| slot != NONE)
-    }
-
-    fn insert(&mut self, job: &Waiting) -> Slot {
-        let tenant = self.turns.enter(&job.tenant, &self.policy);
-        let mut entry = Entry::new(job.id, tenant, job.priority, job.due, job.expires);
-        entry.attempt = job.attempt;
-        entry.generation = job.generation;
-        let slot = self.slab.insert(entry);
-        self.slab.push_back::<ARRIVALS>(&mut self.arrivals[job.priority as usize], slot);
-        self.sizes.add(&self.slab[slot]);
-        self.turns.tenants[tenant as usize].jobs += 1;
-        slot
     }
 
     /// Moves an entry from wherever it comes to ready or delayed.
@@ -241,9 +176,9 @@ impl Lane {
     }
 
     fn place(&mut self, slot: Slot, place: Place) {
-        self.sizes.sub(&self.slab[slot]);
+        self.uncount(slot);
         self.slab[slot].place = place;
-        self.sizes.add(&self.slab[slot]);
+        self.count(slot);
     }
 
     /// Takes up to `max` jobs to attempt now.
@@ -251,10 +186,11 @@ impl Lane {
         let mut claims = Claims::default();
         self.release_due(now);
         self.turns.unpark_due(now);
+        self.find_slow(now);
         while claims.jobs.len() < max && claims.expired.len() < MOVES_PER_CLAIM_MAX {
             let way = self.way(now);
             if let Way::Held(hold) = way {
-                claims.wake_at = hold.until;
+                claims.wake_at = hold.until.or_else(|| self.next_slot(now));
                 return claims;
             }
             let Some(slot) = self.turns.front(now) else { break };
@@ -264,7 +200,8 @@ impl Lane {
                 claims.jobs.push(self.start(now, slot, way == Way::Past));
             }
         }
-        let next = [self.delays.next_due(&self.slab), self.turns.next_unpark()].into_iter().flatten().min();
+        let next = [self.delays.next_due(&self.slab), self.turns.next_unpark(), self.next_slot(now)];
+        let next = next.into_iter().flatten().min();
         // Enough for one claim; behind the expired there may be more at once.
         let is_tired = claims.expired.len() >= MOVES_PER_CLAIM_MAX;
         claims.wake_at = if is_tired { Some(now) } else { next };
@@ -284,19 +221,20 @@ impl Lane {
         if self.paused {
             return Way::Held(Hold { gate: GateKind::Paused, until: None });
         }
-        let running = self.sizes.running();
-        if running >= self.policy.concurrency {
+        if self.slots_taken() >= self.policy.concurrency {
             return Way::Held(Hold { gate: GateKind::Concurrency, until: None });
         }
-        self.gate.as_ref().map_or(Way::Through, |gate| gate.way(now, running - self.past))
+        self.gate.as_ref().map_or(Way::Through, |gate| gate.way(now, self.sizes.running() - self.past))
     }
 
     fn start(&mut self, now: Time, slot: Slot, past_breaker: bool) -> Claimed {
         self.turns.dequeue(&mut self.slab, slot);
         let (tenant, priority) = (self.slab[slot].tenant, self.slab[slot].priority);
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
+        let has_slot = !self.starts_slow(tenant);
         self.turns.serve(now, tenant, priority);
         self.place(slot, Place::Running);
+        self.watch(now, slot, has_slot);
         let entry = &mut self.slab[slot];
         entry.attempt = entry.attempt.saturating_add(1);
         entry.is_past = past_breaker;
@@ -325,6 +263,7 @@ impl Lane {
             return false;
         }
         let number = self.slab[slot].tenant;
+        self.unwatch(slot, lesson != Lesson::Unused);
         if std::mem::take(&mut self.slab[slot].is_past) {
             self.past -= 1;
         } else {
@@ -334,7 +273,7 @@ impl Lane {
         self.turns.settled(number);
         match next {
             Next::Leave => {
-                self.sizes.sub(&self.slab[slot]);
+                self.uncount(slot);
                 self.slab.remove(slot);
                 self.turns.tenants[number as usize].jobs -= 1;
             }
@@ -376,24 +315,6 @@ impl Lane {
         self.settle(now, ticket, Next::RetryAt(at), lesson, Duration::ZERO)
     }
 
-    /// Moves the starts of a claim, which were counted at `from`, to `now`: between the decision and the start of its
-    /// attempts something had to be read or written. Called before anybody claims again.
-    pub fn restamp(&mut self, claimed: &[Claimed], from: Time, now: Time) {
-        if let Some(gate) = &mut self.gate {
-            gate.restamp(from, now);
-        }
-        for claimed in claimed {
-            let tenant = self.turns.find(&claimed.tenant);
-            let own = tenant.and_then(|tenant| self.turns.tenants[tenant as usize].gate.as_deref_mut());
-            own.into_iter().for_each(|gate| gate.restamp(from, now));
-        }
-    }
-
-    /// Whether anything counts its starts.
-    pub fn counts_starts(&self) -> bool {
-        self.policy.throttle.is_some() || self.policy.cadence.is_some() || self.turns.has_own_throttles()
-    }
-
     /// About the next jobs to be claimed for their first attempt, out of `max` that are looked at, for whoever reads
     /// ahead what they carry. A guess: nothing is decided by it.
     pub fn upcoming(&self, max: usize) -> Vec<JobId> {
@@ -425,7 +346,7 @@ impl Lane {
         let was_delayed = self.slab[slot].place == Place::Delayed;
         let priority = self.slab[slot].priority;
         self.slab.unlink::<ARRIVALS>(&mut self.arrivals[priority as usize], slot);
-        self.sizes.sub(&self.slab[slot]);
+        self.uncount(slot);
         let entry = self.slab.remove(slot);
         self.turns.tenants[entry.tenant as usize].jobs -= 1;
         if was_delayed {

@@ -19,7 +19,7 @@ pub(super) const NONE: Slot = u32::MAX;
 /// Entries are kept in pages, so that growing never copies a million of them.
 const PAGE: usize = 4096;
 
-/// The list of a tenant's ready jobs of one priority.
+/// The list of a tenant's ready jobs of one priority, or of running ones that are not slow.
 pub(super) const QUEUE: usize = 0;
 /// The list of all waiting jobs of one priority, oldest first.
 pub(super) const ARRIVALS: usize = 1;
@@ -53,12 +53,18 @@ pub(super) struct Entry {
     pub(super) expires: Time,
     links: [Link; 2],
     pub(super) tenant: u32,
+    /// What the job's record takes up.
+    pub(super) bytes: u32,
     pub(super) attempt: u16,
     pub(super) generation: u8,
     pub(super) priority: Priority,
     pub(super) place: Place,
     /// Whether it runs past the gates.
     pub(super) is_past: bool,
+    /// Of a running job in a lane with slow attempts: whether it holds one of the lane's slots. `due` is then its start.
+    pub(super) has_slot: bool,
+    /// Whether it was found to be slow; one that was not stands among the young.
+    pub(super) is_slow: bool,
 }
 
 impl Entry {
@@ -69,11 +75,14 @@ impl Entry {
             expires,
             links: [UNLINKED; 2],
             tenant,
+            bytes: 0,
             attempt: 0,
             generation: 0,
             priority,
             place: Place::Staged,
             is_past: false,
+            has_slot: false,
+            is_slow: false,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Lane;
 use super::gate::Gate;
+use super::{Claimed, Lane};
 use crate::cadence::Cadence;
 use crate::name::TenantName;
 use crate::policy::Scope;
@@ -73,6 +73,24 @@ fn of(throttle: Option<&Throttle>, now: Time) -> Vec<Time> {
 }
 
 impl Lane {
+    /// Moves the starts of a claim, which were counted at `from`, to `now`: between the decision and the start of its
+    /// attempts something had to be read or written. Called before anybody claims again.
+    pub fn restamp(&mut self, claimed: &[Claimed], from: Time, now: Time) {
+        if let Some(gate) = &mut self.gate {
+            gate.restamp(from, now);
+        }
+        for claimed in claimed {
+            let tenant = self.turns.find(&claimed.tenant);
+            let own = tenant.and_then(|tenant| self.turns.tenants[tenant as usize].gate.as_deref_mut());
+            own.into_iter().for_each(|gate| gate.restamp(from, now));
+        }
+    }
+
+    /// Whether anything counts its starts.
+    pub fn counts_starts(&self) -> bool {
+        self.policy.throttle.is_some() || self.policy.cadence.is_some() || self.turns.has_own_throttles()
+    }
+
     /// The starts that still count at `now`; `None` where no gate counts them, or if there are too many.
     pub fn starts(&self, now: Time) -> Option<Starts> {
         let throttle = self.policy.throttle.as_ref().map(|throttle| (throttle.per, throttle.scope));

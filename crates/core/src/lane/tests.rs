@@ -1,16 +1,21 @@
 //! The promises of the lane machine, one by one; under random histories in `histories`, those of jobs that go past the
-//! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`.
+//! gates or give their start back in `passing`, those of a tenant's own throttle in `own_throttles`, those of slow
+//! attempts in `slow`, those of priorities in `urgent`, those of quotas in `quotas`.
 
 mod histories;
 mod idle;
 mod own_throttles;
 mod passing;
+mod quotas;
+mod slow;
+mod urgent;
 
 use std::time::Duration;
 
 use super::*;
 use crate::breaker::{BreakerPolicy, WhenOpen};
-use crate::policy::{Fairness, ThrottlePolicy};
+use crate::policy::{Destinations, Fairness, OnFull, ThrottlePolicy};
+use crate::quota::{Quota, Quotas};
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000);
 
@@ -35,11 +40,12 @@ pub(super) fn job(number: u32, whose: &str, priority: Priority) -> Waiting {
         expires: Time::NEVER,
         attempt: 0,
         generation: 0,
+        bytes: 100,
     }
 }
 
 pub(super) fn policy() -> LanePolicy {
-    LanePolicy { concurrency: 1000, tenant_concurrency: 1000, ..LanePolicy::http() }
+    LanePolicy { concurrency: 1000, tenant_concurrency: 1000, destinations: Destinations::One, ..LanePolicy::http() }
 }
 
 pub(super) fn breaker(failures: u32, open_ms: u64, probe_ms: u64) -> BreakerPolicy {

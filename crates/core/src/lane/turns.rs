@@ -1,14 +1,17 @@
 //! Turns: which tenant goes next.
-//! Invariant: a tenant with ready jobs is on the ring of their priority unless it is parked; it is served at most
-//! its quantum in a row, then goes to the back. So the front has always waited longest.
+//! Invariant: a tenant with ready jobs is on a ring unless it is parked; it is served at most its quantum in a row, then
+//! goes to the back. So the front has always waited longest. Where priorities count over the whole lane, each has a ring;
+//! where they count within a tenant, all are on the first, and each gives its most urgent job.
 //! Never: searches; choosing costs the same with ten tenants as with a hundred thousand.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::accounts::Accounts;
 use super::gate::{Gate, GateKind, Hold};
 use super::slab::{List, NONE, QUEUE, Slab, Slot};
+use super::slow::SlowBounds;
 use crate::job::Priority;
 use crate::name::TenantName;
 use crate::policy::{LanePolicy, Scope};
@@ -35,6 +38,8 @@ enum Parked {
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) name: TenantName,
+    /// Where what it takes up is counted.
+    pub(super) account: u32,
     /// `false` of one that was forgotten and whose number is free.
     is_known: bool,
     /// Its jobs in the lane, wherever they stand.
@@ -43,6 +48,10 @@ pub(super) struct Tenant {
     on_ring: [bool; 3],
     parked: Parked,
     pub(super) running: u32,
+    /// How many of those that run are slow.
+    pub(super) slow: u32,
+    /// Whether one was slow, and none has ended in time since.
+    pub(super) is_slow: bool,
     pub(super) weight: u32,
     pub(super) gate: Option<Box<Gate>>,
     /// The round in which it was last served or joined.
@@ -52,7 +61,7 @@ pub(super) struct Tenant {
     pub(super) consecutive: u32,
 }
 
-/// The tenants in line at one priority.
+/// The tenants in line, of all priorities or of one.
 #[derive(Debug, Default)]
 struct Ring {
     order: VecDeque<u32>,
@@ -64,14 +73,22 @@ struct Ring {
 pub(super) struct Turns {
     pub(super) tenants: Vec<Tenant>,
     by_name: HashMap<TenantName, u32>,
+    pub(super) accounts: Accounts,
     /// Numbers of tenants that were forgotten.
     free: Vec<u32>,
     rings: [Ring; 3],
     parked: BinaryHeap<Reverse<(Time, u32)>>,
+    /// How many are off the rings until one of their own attempts ends.
+    parked_until_settle: u32,
     rounds: u64,
     batch: u32,
     tenant_concurrency: u32,
+    /// Where attempts may become slow: how many may be, and how many hold no slot.
+    pub(super) slow: Option<SlowBounds>,
+    pub(super) slow_taken: u32,
     is_round_robin: bool,
+    /// Whether a job is urgent within its tenant or over the whole lane.
+    priority_scope: Scope,
     /// Tenants seen for the first time start with their throttle used up at this moment.
     spent_at: Option<Time>,
     /// How many tenants have a throttle of their own.
@@ -93,13 +110,18 @@ impl Turns {
         Turns {
             tenants: Vec::new(),
             by_name: HashMap::new(),
+            accounts: Accounts::default(),
             free: Vec::new(),
             rings: Default::default(),
             parked: BinaryHeap::new(),
+            parked_until_settle: 0,
             rounds: 0,
             batch: policy.fairness.max_jobs_per_tenant_batch,
             tenant_concurrency: policy.tenant_concurrency,
+            slow: SlowBounds::of(policy),
+            slow_taken: 0,
             is_round_robin: policy.fairness.enable_round_robin,
+            priority_scope: policy.priority_scope,
             spent_at: None,
             own_throttles: 0,
             looks_for_idle_at: Time::ZERO,
@@ -128,18 +150,22 @@ impl Turns {
         if let Some(&number) = self.by_name.get(name) {
             return number;
         }
+        let account = self.accounts.enter(name);
         let mut gate = Gate::new(policy, Scope::Tenant).map(Box::new);
         if let (Some(gate), Some(spent_at)) = (&mut gate, self.spent_at) {
             gate.assume_spent(spent_at);
         }
         let tenant = Tenant {
             name: name.clone(),
+            account,
             is_known: true,
             jobs: 0,
             queues: [List::EMPTY; 3],
             on_ring: [false; 3],
             parked: Parked::No,
             running: 0,
+            slow: 0,
+            is_slow: false,
             weight: 1,
             gate,
             round: self.rounds,
@@ -180,6 +206,7 @@ impl Turns {
         for number in gone {
             let tenant = &mut self.tenants[number as usize];
             (tenant.is_known, tenant.gate) = (false, None);
+            self.accounts.leave(tenant.account);
             self.by_name.remove(&tenant.name);
             self.free.push(number);
         }
@@ -206,54 +233,74 @@ impl Turns {
         slab.unlink::<QUEUE>(queue, slot);
     }
 
+    /// Where tenants with jobs of a priority stand in line.
+    fn ring(&self, priority: Priority) -> usize {
+        match self.priority_scope {
+            Scope::Lane => priority as usize,
+            Scope::Tenant => 0,
+        }
+    }
+
+    /// A tenant's most urgent job of those that a ring is about.
+    fn head(&self, number: u32, ring: usize) -> Slot {
+        let queues = &self.tenants[number as usize].queues;
+        match self.priority_scope {
+            Scope::Lane => queues[ring].head,
+            Scope::Tenant => queues.iter().map(|queue| queue.head).find(|&head| head != NONE).unwrap_or(NONE),
+        }
+    }
+
     fn join(&mut self, number: u32, priority: Priority) {
+        let ring = self.ring(priority);
         let tenant = &mut self.tenants[number as usize];
-        if tenant.parked == Parked::No && !tenant.on_ring[priority as usize] {
+        if tenant.parked == Parked::No && !tenant.on_ring[ring] {
             if tenant.on_ring == [false; 3] {
                 tenant.round = self.rounds;
             }
-            tenant.on_ring[priority as usize] = true;
-            self.rings[priority as usize].order.push_back(number);
+            tenant.on_ring[ring] = true;
+            self.rings[ring].order.push_back(number);
         }
     }
 
     /// The next job by priority and turn, still on its queue. Tenants that may not go are parked on the way.
     pub(super) fn front(&mut self, now: Time) -> Option<Slot> {
-        Priority::ALL.into_iter().find_map(|priority| self.front_of(now, priority))
+        (0..self.rings.len()).find_map(|ring| self.front_of(now, ring))
     }
 
-    fn front_of(&mut self, now: Time, priority: Priority) -> Option<Slot> {
-        while let Some(&number) = self.rings[priority as usize].order.front() {
-            let head = self.tenants[number as usize].queues[priority as usize].head;
+    fn front_of(&mut self, now: Time, ring: usize) -> Option<Slot> {
+        while let Some(&number) = self.rings[ring].order.front() {
+            let head = self.head(number, ring);
             if head == NONE {
-                self.leave(priority);
+                self.leave(ring);
                 continue;
             }
             match self.hold(now, number) {
                 None => return Some(head),
-                Some(hold) => self.park(number, priority, hold),
+                Some(hold) => self.park(number, ring, hold),
             }
         }
         None
     }
 
     /// Takes the front of a ring off it.
-    fn leave(&mut self, priority: Priority) {
-        let ring = &mut self.rings[priority as usize];
-        ring.left = 0;
-        if let Some(number) = ring.order.pop_front() {
-            self.tenants[number as usize].on_ring[priority as usize] = false;
+    fn leave(&mut self, ring: usize) {
+        self.rings[ring].left = 0;
+        if let Some(number) = self.rings[ring].order.pop_front() {
+            self.tenants[number as usize].on_ring[ring] = false;
         }
     }
 
-    fn park(&mut self, number: u32, priority: Priority, hold: Hold) {
-        self.leave(priority);
+    fn park(&mut self, number: u32, ring: usize, hold: Hold) {
+        self.leave(ring);
         let tenant = &mut self.tenants[number as usize];
         if tenant.parked != Parked::No {
             return;
         }
         match hold.until {
-            None => tenant.parked = Parked::UntilSettle,
+            None => {
+                tenant.parked = Parked::UntilSettle;
+                self.parked_until_settle += 1;
+            }
             Some(time) => {
                 tenant.parked = Parked::Until(time);
                 self.parked.push(Reverse((time, number)));
@@ -264,7 +311,11 @@ impl Turns {
     /// What keeps a tenant from going now.
     pub(super) fn hold(&self, now: Time, number: u32) -> Option<Hold> {
         let tenant = &self.tenants[number as usize];
-        if tenant.running >= self.tenant_concurrency && self.is_round_robin {
+        let limit = match self.slow {
+            Some(bounds) if tenant.is_slow => bounds.tenant_limit(self.slow_taken),
+            _ => self.tenant_concurrency,
+        };
+        if tenant.running >= limit && self.is_round_robin {
             return Some(Hold { gate: GateKind::TenantConcurrency, until: None });
         }
         tenant.gate.as_ref()?.way(now, tenant.running).hold()
@@ -278,8 +329,8 @@ impl Turns {
     /// Counts the job that [`Turns::front`] gave as this tenant's turn.
     pub(super) fn serve(&mut self, now: Time, tenant: u32, priority: Priority) {
         let owner = self.queue_owner(tenant) as usize;
-        let quantum = self.quantum(owner as u32);
-        let ring = &mut self.rings[priority as usize];
+        let (quantum, place) = (self.quantum(owner as u32), self.ring(priority));
+        let ring = &mut self.rings[place];
         if ring.left == 0 {
             ring.left = quantum;
             self.rounds += 1;
@@ -287,10 +338,10 @@ impl Turns {
         }
         ring.left -= 1;
         let is_over = ring.left == 0;
-        if self.tenants[owner].queues[priority as usize].is_empty() {
-            self.leave(priority);
+        if self.head(owner as u32, place) == NONE {
+            self.leave(place);
         } else if is_over {
-            ring.order.rotate_left(1);
+            self.rings[place].order.rotate_left(1);
         }
         self.tenants[owner].round = self.rounds;
         let tenant = &mut self.tenants[tenant as usize];
@@ -308,8 +359,8 @@ impl Turns {
         let queue = &mut self.tenants[owner as usize].queues[priority as usize];
         slab.unlink::<QUEUE>(queue, slot);
         slab.push_front::<QUEUE>(queue, slot);
-        let quantum = self.quantum(owner);
-        let ring = &mut self.rings[priority as usize];
+        let (quantum, ring) = (self.quantum(owner), self.ring(priority));
+        let ring = &mut self.rings[ring];
         // It went to the back just now: few can have come since.
         match ring.order.iter().rposition(|&other| other == owner) {
             // Whoever is alone begins its next turn at once.
@@ -338,6 +389,16 @@ impl Turns {
         }
     }
 
+    /// One of the tenant's attempts is slow: more of them may be under way now.
+    pub(super) fn found_slow(&mut self, number: u32) {
+        let tenant = &mut self.tenants[number as usize];
+        tenant.slow += 1;
+        tenant.is_slow = true;
+        if tenant.parked == Parked::UntilSettle {
+            self.unpark(number);
+        }
+    }
+
     /// Lets tenants whose moment has come back onto the rings.
     pub(super) fn unpark_due(&mut self, now: Time) {
         while self.next_unpark().is_some_and(|time| time <= now) {
@@ -360,6 +421,11 @@ impl Turns {
         }
     }
 
+    /// Whether anybody waits for the end of one of its own attempts.
+    pub(super) fn awaits_end(&self) -> bool {
+        self.parked_until_settle > 0
+    }
+
     /// Whether any tenant has a throttle of its own.
     pub(super) fn has_own_throttles(&self) -> bool {
         self.own_throttles > 0
@@ -368,20 +434,17 @@ impl Turns {
     /// About the next `max` jobs to be claimed, in about that order: turns as they stand now, and nobody held.
     pub(super) fn upcoming(&self, slab: &Slab, max: usize) -> Vec<Slot> {
         let mut upcoming = Vec::with_capacity(max);
-        for priority in Priority::ALL {
-            let of_ring = self.rings[priority as usize].order.iter().take(max).map(|&number| {
-                let tenant = &self.tenants[number as usize];
-                (tenant.queues[priority as usize].head, self.batch.saturating_mul(tenant.weight).max(1))
-            });
-            let mut heads: Vec<(Slot, u32)> = of_ring.collect();
+        for (place, ring) in self.rings.iter().enumerate() {
+            let of_ring = ring.order.iter().take(max).map(|&number| (number, self.head(number, place)));
+            let mut heads: Vec<(u32, Slot)> = of_ring.collect();
             while !heads.is_empty() && upcoming.len() < max {
-                heads.retain_mut(|(head, turn)| {
-                    for _ in 0..*turn {
+                heads.retain_mut(|(number, head)| {
+                    for _ in 0..self.quantum(*number) {
                         if *head == NONE || upcoming.len() == max {
                             break;
                         }
                         upcoming.push(*head);
-                        *head = slab.after::<QUEUE>(*head);
+                        *head = self.behind(slab, *number, *head);
                     }
                     *head != NONE
                 });
@@ -390,13 +453,24 @@ impl Turns {
         upcoming
     }
 
+    /// The job of a tenant that follows one of its ready jobs.
+    fn behind(&self, slab: &Slab, number: u32, slot: Slot) -> Slot {
+        let next = slab.after::<QUEUE>(slot);
+        if next != NONE || self.priority_scope == Scope::Lane {
+            return next;
+        }
+        let less_urgent = &self.tenants[number as usize].queues[slab[slot].priority as usize + 1..];
+        less_urgent.iter().map(|queue| queue.head).find(|&head| head != NONE).unwrap_or(NONE)
+    }
+
     /// Whether one tenant can be held back while others go.
     pub(super) fn is_round_robin(&self) -> bool {
         self.is_round_robin
     }
 
     fn unpark(&mut self, number: u32) {
-        self.tenants[number as usize].parked = Parked::No;
+        let was = std::mem::replace(&mut self.tenants[number as usize].parked, Parked::No);
+        self.parked_until_settle -= u32::from(was == Parked::UntilSettle);
         for priority in Priority::ALL {
             if !self.tenants[number as usize].queues[priority as usize].is_empty() {
                 self.join(number, priority);

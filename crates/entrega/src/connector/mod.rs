@@ -5,12 +5,13 @@
 //!
 //! # Layout
 //! - here: what a connector is, and where it is found; `auth`: its credentials
-//! - `gate`: its limits, as the store keeps them; `watch`: what is counted of its calls
+//! - `limits`: what those may be; `gate`: the same, as the store keeps them; `watch`: what is counted of its calls
 //! - `request`: one request through it; `channel`: a job's
 
 mod auth;
 mod channel;
 mod gate;
+mod limits;
 mod request;
 mod watch;
 
@@ -32,6 +33,7 @@ use parking_lot::Mutex;
 
 pub use self::auth::{Auth, BadAuth};
 pub use self::channel::ConnectorChannel;
+pub use self::limits::{BREAKER_FAILURES_MAX, SECONDS_MAX, THROTTLE_MAX, TIMEOUT_MS_MAX};
 pub use self::request::{ConnectorCall, Failed, Names, Replied};
 
 use self::gate::StoreGate;
@@ -51,8 +53,6 @@ pub const CONNECTOR_LANE: &str = "connector";
 pub const LANE_PREFIX: &str = "connector:";
 /// Characters of a connector's name.
 pub const ID_LENGTH_MAX: usize = 32;
-/// Starts in one interval, and the longest interval.
-pub const THROTTLE_MAX: u32 = 100_000;
 /// Connectors that the store keeps.
 pub const CONNECTORS_MAX: usize = 1_000;
 /// Rules of one connector.
@@ -87,6 +87,14 @@ pub enum BadConnector {
     /// A URL that would not be called.
     #[error("a URL that may be called: {0}")]
     Filtered(#[from] entrega_call::UrlProblem),
+    /// A limit that no connector may have.
+    #[error("from {least} to {most}")]
+    Limit {
+        /// The smallest there may be.
+        least: u64,
+        /// And the largest.
+        most: u64,
+    },
 }
 
 /// Refuses a name that breaks the rules.
@@ -219,6 +227,7 @@ impl Connectors {
     pub async fn put(&self, connector: Connector) -> Result<bool, PutConnectorError> {
         let Connector { id, base_url, auth, tenant, limits, rules } = connector;
         check_id(&id).map_err(|source| PutConnectorError::Invalid { field: "id", source })?;
+        limits::check(&limits, rules.len())?;
         if self.is_configured(&id) {
             return Err(PutConnectorError::Configured);
         }

@@ -1,5 +1,6 @@
 //! Dispatch: claims what may go, attempts it, hands the outcomes over for settlement.
-//! Invariant: a lane never has more attempts under way than its concurrency, and starts none that it could not record.
+//! Invariant: a lane never has more attempts under way than it has slots and may have slow ones, and starts none that it
+//! could not record.
 //! Never: decides; the machine says what goes next, `settle` what comes of it.
 
 mod attempt;

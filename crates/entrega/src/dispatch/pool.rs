@@ -1,6 +1,6 @@
 //! The worker pool of a lane: where ended attempts are settled and new jobs are handed out.
 //! Invariant: one task at a time holds the pool; an attempt that ended is settled by whoever holds it, and nobody lets
-//! go of it while one is left. At most `concurrency` attempts are under way.
+//! go of it while one is left. At most as many attempts are under way as the lane has slots, and slow ones beside them.
 //!
 //! A worker whose attempt ended comes to the pool itself, and usually leaves with its next job. Passing every outcome
 //! to another task and every job back costs two wake-ups a job, which is more than all the rest of dispatch.
@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use entrega_core::lane::Left;
+use entrega_core::lane::{Left, attempts_max};
 use entrega_core::name::LaneName;
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -36,7 +36,10 @@ pub(super) struct PoolState {
     tasks: JoinSet<()>,
     running: usize,
     /// When to ask for jobs again if nothing happens before.
-    pub(super) wake_at: Option<Time>,
+    wake_at: Option<Time>,
+    /// When the lane's own task asks at the latest. It comes in vain where that moment has moved on since: calling it each
+    /// time would cost a wake-up a job.
+    armed: Option<Time>,
     /// Whether the starts of the last batch were counted.
     counts_starts: bool,
     /// Settle, but start nothing more.
@@ -50,6 +53,8 @@ pub(super) struct WorkerPool {
     settler: Settler,
     channel: Arc<dyn Channel>,
     policy: Arc<LanePolicy>,
+    /// With slow ones.
+    attempts_max: usize,
     lane: LaneName,
     /// Wakes the lane's own task.
     pub(super) wake: Arc<Notify>,
@@ -72,6 +77,7 @@ impl WorkerPool {
             tasks: JoinSet::new(),
             running: 0,
             wake_at: None,
+            armed: None,
             counts_starts: false,
             is_stopping: false,
             failure: None,
@@ -82,6 +88,7 @@ impl WorkerPool {
             lane: lane.clone(),
             wake: env.store.wake(lane)?,
             env,
+            attempts_max: attempts_max(&policy) as usize,
             policy,
             ended: parking_lot::Mutex::default(),
             state: tokio::sync::Mutex::new(state),
@@ -95,10 +102,9 @@ impl WorkerPool {
         for _ in 0..ROUNDS_MAX {
             // Whoever holds the pool sees what ended before letting go.
             let Ok(mut state) = self.state.try_lock() else { return mine };
-            let armed = state.wake_at;
             self.round(&mut state, Some(worker), &mut mine).await;
             let is_due = mine.is_some() && state.counts_starts;
-            let is_sooner = state.wake_at.is_some_and(|at| armed.is_none_or(|armed| at < armed));
+            let is_sooner = state.wake_at.is_some_and(|at| state.armed.is_none_or(|armed| at < armed));
             if is_sooner || state.is_stopping || state.failure.is_some() {
                 self.wake.notify_one();
             }
@@ -124,6 +130,7 @@ impl WorkerPool {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
+            state.armed = state.wake_at;
             let polled = Polled { wake_at: state.wake_at, running: state.running };
             drop(state);
             // A worker that found the pool held relies on whoever held it.
@@ -162,23 +169,35 @@ impl WorkerPool {
         if !settlements.is_empty() {
             self.env.store.settle(&self.lane, settlements).await?;
         }
-        let room = (self.policy.concurrency as usize).saturating_sub(state.running);
-        if room == 0 || state.is_stopping {
-            // Whoever ends an attempt asks again. The moment that the last claim gave may pass before that, and a lane
-            // that sleeps until a moment which has passed does not sleep.
-            state.wake_at = None;
-            return Ok(());
+        loop {
+            let room = self.attempts_max.saturating_sub(state.running);
+            if room == 0 || state.is_stopping {
+                // Whoever ends an attempt asks again. The moment that the last claim gave may pass before that, and a
+                // lane that sleeps until a moment which has passed does not sleep.
+                state.wake_at = None;
+                return Ok(());
+            }
+            // As many as there are slots are read at once; nobody waits for the records of hundreds.
+            let max = room.min(self.policy.concurrency as usize);
+            let batch = self.env.store.claim(&self.lane, max).await?;
+            batch.expired.iter().for_each(|left| self.report_dropped(left, "ttl_expired"));
+            batch.pushed_out.iter().for_each(|left| self.report_dropped(left, "preempted"));
+            state.wake_at = batch.wake_at;
+            state.counts_starts = batch.counts_starts;
+            let is_all = batch.jobs.len() < max;
+            for job in batch.jobs {
+                state.running += 1;
+                self.hand_out(state, job, me, mine);
+            }
+            // A start that was counted as made now waits for no other claim.
+            if mine.is_some() && state.counts_starts && !is_all {
+                self.wake.notify_one();
+                return Ok(());
+            }
+            if is_all {
+                return Ok(());
+            }
         }
-        let batch = self.env.store.claim(&self.lane, room).await?;
-        batch.expired.iter().for_each(|left| self.report_dropped(left, "ttl_expired"));
-        batch.pushed_out.iter().for_each(|left| self.report_dropped(left, "preempted"));
-        state.wake_at = batch.wake_at;
-        state.counts_starts = batch.counts_starts;
-        for job in batch.jobs {
-            state.running += 1;
-            self.hand_out(state, job, me, mine);
-        }
-        Ok(())
     }
 
     /// An attempt was cut off because the lane may be somebody else's.
@@ -211,7 +230,7 @@ impl WorkerPool {
 
     fn spawn(self: &Arc<Self>, state: &mut PoolState) -> usize {
         let number = state.inboxes.len();
-        assert!(number < self.policy.concurrency as usize, "more attempts than the lane's concurrency");
+        assert!(number < self.attempts_max, "more attempts than the lane may have");
         let (sender, jobs) = mpsc::channel(1);
         state.inboxes.push(sender);
         state.tasks.spawn(work(Arc::downgrade(self), number, jobs));
@@ -296,7 +315,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_lane_with_a_job_that_came_due_sleeps() {
         let (clock, lane) = (Clock::manual(Time::from_millis(1_000_000)), LaneName::new("http").unwrap());
-        let policy = LanePolicy { channel: "hanging".into(), concurrency: 1, ..LanePolicy::http() };
+        let policy = LanePolicy { channel: "hanging".into(), concurrency: 1, ..LanePolicy::events() };
         let dispatch = dispatch(&clock, &lane, policy).await;
         let delay = Duration::from_secs(1);
         let job = |delay| NewJob { delay, ..NewJob::new(lane.clone(), Opaque::default()) };
@@ -307,7 +326,7 @@ mod tests {
         }
         let pool = WorkerPool::new(&dispatch, &lane).unwrap();
         let first = pool.poll(false).await.unwrap();
-        assert_eq!((first.running, first.wake_at), (1, Some(clock.now() + delay)));
+        assert_eq!((first.running, first.wake_at), (1, None), "whoever ends an attempt asks again");
         clock.advance(delay * 2);
         let second = pool.poll(false).await.unwrap();
         assert_eq!((second.running, second.wake_at), (1, None));

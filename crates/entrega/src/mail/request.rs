@@ -13,7 +13,7 @@ use lettre::message::header::ContentType;
 
 use super::address::{check_mailbox, refuse_control, shown};
 use super::content::{Attachment, Mail, Mailbox};
-use super::message::field::{FIELD_NAME_BYTES_MAX, is_field_name, is_ours, looks_encoded};
+use super::message::field::{FIELD_NAME_BYTES_MAX, direction_mark, is_field_name, is_ours, looks_encoded};
 use crate::refusal::Refusal;
 
 /// Recipients of a mail, all kinds together.
@@ -214,13 +214,15 @@ fn check_filename(field: &str, filename: &str) -> Result<(), Refusal> {
     let is_fine = (1..=FILENAME_BYTES_MAX).contains(&filename.len())
         && !filename.contains(['/', '\\'])
         && !matches!(filename, "." | "..")
+        && direction_mark(filename).is_none()
         && !looks_encoded(filename);
     match is_fine {
         true => Ok(()),
         false => Err(Refusal::invalid(
             field,
             format!(
-                "'{}' is not a file's name; give 1 to {FILENAME_BYTES_MAX} bytes of plain UTF-8 without / or \\",
+                "'{}' is not a file's name; give 1 to {FILENAME_BYTES_MAX} bytes of plain UTF-8 without / or \\ and \
+                 without marks that turn the direction of a text",
                 shown(filename)
             ),
         )),

@@ -114,7 +114,7 @@ impl ProxyChannel {
             None => {
                 let under_way = UnderWay { calls: &self.calls, key: Some(&asking.key) };
                 let came = self.share_with_nodes(asking, before).await;
-                under_way.tell(&came);
+                under_way.notify(&came);
                 came.outcome
             }
             Some(mut theirs) => {
@@ -213,7 +213,7 @@ struct UnderWay<'a> {
 
 impl UnderWay<'_> {
     /// Nobody joins a call that has ended, so that all who did hear of it.
-    fn tell(mut self, came: &Came) {
+    fn notify(mut self, came: &Came) {
         if let Some(tell) = self.end() {
             // An error means that nobody waits.
             drop(tell.send(came.clone()));

@@ -197,8 +197,10 @@ pub trait Registry: Send + Sync + 'static {
     /// The key with this hash. Asked on every request: answers from memory.
     fn key_by_hash(&self, hash: &[u8; 32]) -> Option<Arc<ApiKey>>;
 
-    /// Sets a tenant's weight.
+    /// Sets a tenant's weight and quotas.
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError>;
+    /// What is set for a tenant. Asked on every request: answers from memory.
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings;
     /// Binds a tenant to senders of mails; with none it is bound to nothing.
     async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError>;
     /// Whom a tenant may write mails as; everybody if there are none. Asked for every mail: answers from memory.

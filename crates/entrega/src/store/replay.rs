@@ -110,6 +110,17 @@ pub struct ReplayRun {
     pub skipped: u64,
     /// The last entry looked at.
     pub cursor: Option<DeadLetterCursor>,
+    /// Entries that are being sent, written down before the first of them is: whoever goes on after a crash finds out which
+    /// were, and counts each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sending: Vec<DeadLetterCursor>,
+}
+
+impl ReplayRun {
+    /// As callers see it.
+    pub fn shown(self) -> ReplayRun {
+        ReplayRun { sending: Vec::new(), ..self }
+    }
 }
 
 /// A replay that was not begun.
@@ -188,6 +199,7 @@ mod tests {
             replayed: 0,
             skipped: 0,
             cursor: None,
+            sending: Vec::new(),
         }
     }
 

@@ -16,6 +16,7 @@ use entrega_core::lane::{self, Hold, LaneSizes, Left, TenantFigures};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::outcome::{Answer, AnswerSource, Lesson};
 use entrega_core::policy::LanePolicy;
+use entrega_core::quota::{Quota, Quotas};
 use entrega_core::time::Time;
 use entrega_ledger::Memory;
 use http::header::CONTENT_TYPE;
@@ -45,6 +46,8 @@ pub enum Submitted {
     },
     /// The lane is full; nothing was kept.
     Full,
+    /// Its tenant has all that it may have; nothing was kept.
+    OverQuota(Quota),
     /// A job with its id waits or runs in its lane; that one stays as it is, and nothing was kept.
     Duplicate,
     /// It could not be written, although others beside it were.
@@ -405,6 +408,8 @@ pub enum KeyScope {
     Send,
     /// Look.
     Read,
+    /// Scrape the metrics, which are of every tenant, and nothing else.
+    Metrics,
     /// Everything, for every tenant.
     Admin,
 }
@@ -436,6 +441,16 @@ pub struct TenantSettings {
     pub tenant: TenantName,
     /// Its share of turns.
     pub weight: u32,
+    /// What it may use up.
+    #[serde(default)]
+    pub quotas: Quotas,
+}
+
+impl TenantSettings {
+    /// What holds for a tenant for whom nothing was set.
+    pub fn new(tenant: TenantName) -> TenantSettings {
+        TenantSettings { tenant, weight: 1, quotas: Quotas::default() }
+    }
 }
 
 /// A tenant's figures in one lane.

@@ -26,7 +26,7 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    pub(super) async fn told(mut self) {
+    pub(super) async fn notified(mut self) {
         if let Some(bell) = &mut self.bell {
             // Nothing is ever sent: the sender is dropped when the job rests, and when the store has stopped.
             drop(bell.changed().await);
@@ -54,13 +54,13 @@ impl Waiters {
     }
 
     /// Everybody looks again: the store has stopped, or it cannot be known what was missed.
-    pub(super) fn tell_all(&self) {
+    pub(super) fn notify_all(&self) {
         let mut by_job = self.by_job.lock();
         by_job.clear();
         self.waiting.store(0, Ordering::Release);
     }
 
-    pub(super) fn tell(&self, ended: &[JobId]) {
+    pub(super) fn notify(&self, ended: &[JobId]) {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -99,14 +99,14 @@ mod tests {
         let waiters = Waiters::default();
         let told = [waiters.wait(id(1)), waiters.wait(id(1))];
         let other = waiters.wait(id(2));
-        waiters.tell(&[id(1)]);
+        waiters.notify(&[id(1)]);
         let later = waiters.wait(id(1));
         for waiter in told {
-            waiter.told().await;
+            waiter.notified().await;
         }
         assert_eq!(waiters.waiting.load(Ordering::Acquire), 2, "one that was told takes no later one along");
         for waiter in [other, later] {
-            assert!(futures_util::FutureExt::now_or_never(waiter.told()).is_none());
+            assert!(futures_util::FutureExt::now_or_never(waiter.notified()).is_none());
         }
     }
 }

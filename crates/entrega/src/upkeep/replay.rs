@@ -1,15 +1,15 @@
 //! Replays of many dead letters, at a pace.
 //! Invariant: a run meets each entry once, oldest first, and none that died after the run was asked for: it cannot
-//! loop. Its progress is durable, so it goes on after a restart.
+//! loop. Its progress is durable, so it goes on after a restart; each entry counts once, wherever it was interrupted.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
+use entrega_core::dead_letter::DeadLetterStatus;
 use entrega_core::time::Time;
 
 use crate::env::Env;
-use crate::store::{ChangeError, DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError};
+use crate::store::{ChangeError, DeadLetterCursor, DeadLetterFilter, Page, ReplayRun, ReplayStatus, StoreError};
 
 /// How much of its pace a run may catch up after it was held up, beside the one that was nearly due before.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
@@ -40,43 +40,89 @@ impl Replayer {
             return Ok(());
         }
         self.last.insert(run.id.clone(), paid_until);
-        let filter = DeadLetterFilter {
-            status: Some(DeadLetterStatus::Pending),
-            // Moments are kept in whole milliseconds: a run that goes on after a restart must mean the same entries.
-            before: Some(Time::from_millis(run.created_at.as_millis() + 1)),
-            oldest_first: true,
-            ..run.filter.clone()
+        // What another process, or a store that failed, left half done comes first.
+        let resumed = finish(env, &mut run, count).await;
+        let sent = match resumed {
+            Ok(done) if run.sending.is_empty() && done < count => self.send_more(env, &mut run, count - done).await,
+            other => other.map(drop),
         };
-        let page = env.store.dead_letters(&filter, Page { after: run.cursor, limit: count }).await?;
-        let sent = send(env, &mut run, &page.items).await;
-        if sent.is_ok() && page.next.is_none() {
-            run.status = ReplayStatus::Finished;
-            self.last.remove(&run.id);
-            tracing::info!(target: "audit", replayId = run.id, replayed = run.replayed, skipped = run.skipped, "Replay finished");
-        } else if page.items.is_empty() {
-            run.cursor = page.next;
-        }
         // What was sent was sent, also if the next could not be.
         let written = env.store.put_replay(run).await;
         sent.and(written)
     }
+
+    /// Sends the next entries, up to `count`; which they are is written down first.
+    async fn send_more(&mut self, env: &Env, run: &mut ReplayRun, count: usize) -> Result<(), StoreError> {
+        let filter = DeadLetterFilter {
+            status: Some(DeadLetterStatus::Pending),
+            before: Some(deadline(run)),
+            oldest_first: true,
+            ..run.filter.clone()
+        };
+        let page = env.store.dead_letters(&filter, Page { after: run.cursor, limit: count }).await?;
+        run.sending = page.items.iter().map(|dead| (dead.moved_to_dlq_at, dead.job_id)).collect();
+        if run.sending.is_empty() {
+            run.cursor = page.next;
+        } else {
+            env.store.put_replay(run.clone()).await?;
+        }
+        for place in run.sending.clone() {
+            send(env, run, place).await?;
+        }
+        if page.next.is_none() {
+            run.status = ReplayStatus::Finished;
+            self.last.remove(&run.id);
+            tracing::info!(target: "audit", replayId = run.id, replayed = run.replayed, skipped = run.skipped, "Replay finished");
+        }
+        Ok(())
+    }
 }
 
-/// Replays entries one by one; `run` says how far it got.
-async fn send(env: &Env, run: &mut ReplayRun, entries: &[DeadLetter]) -> Result<(), StoreError> {
-    for dead in entries {
-        match env.store.replay(dead.job_id).await {
-            Ok(()) => run.replayed += 1,
-            // Its lane is gone: trying again would not bring it back.
-            Err(ChangeError::Store(error)) if !matches!(error, StoreError::UnknownLane { .. }) => return Err(error),
-            Err(other) => {
-                run.skipped += 1;
-                tracing::warn!(dlqId = %dead.job_id, lane = %dead.lane, errorReason = %other, "Dead letter not replayed");
-            }
+/// Whatever died at this moment or later is not the run's business. Moments are kept in whole milliseconds: a run that goes
+/// on after a restart must mean the same entries.
+fn deadline(run: &ReplayRun) -> Time {
+    Time::from_millis(run.created_at.as_millis() + 1)
+}
+
+/// Finds out what became of up to `count` entries that were being sent, and sends those that were not; how many there were.
+async fn finish(env: &Env, run: &mut ReplayRun, count: usize) -> Result<usize, StoreError> {
+    let places: Vec<DeadLetterCursor> = run.sending.iter().take(count).copied().collect();
+    for place in &places {
+        let dead = env.store.dead_letter(place.1).await?;
+        // One that came back died after the run was asked for.
+        let came_back = dead.as_ref().is_some_and(|dead| dead.moved_to_dlq_at >= deadline(run));
+        match dead.map(|dead| dead.status) {
+            Some(DeadLetterStatus::Replaying | DeadLetterStatus::Replayed) => note(run, *place, true),
+            Some(_) if came_back => note(run, *place, true),
+            Some(DeadLetterStatus::Pending) => send(env, run, *place).await?,
+            Some(DeadLetterStatus::Discarded) | None => note(run, *place, false),
         }
-        run.cursor = Some((dead.moved_to_dlq_at, dead.job_id));
     }
-    Ok(())
+    Ok(places.len())
+}
+
+/// Replays one entry; `run` says what came of it.
+async fn send(env: &Env, run: &mut ReplayRun, place: DeadLetterCursor) -> Result<(), StoreError> {
+    let replayed = env.store.replay(place.1).await;
+    if let Err(error) = &replayed {
+        tracing::warn!(dlqId = %place.1, replayId = run.id, errorReason = %error, "Dead letter not replayed");
+    }
+    match replayed {
+        // Its lane is gone: trying again would not bring it back.
+        Err(ChangeError::Store(error)) if !matches!(error, StoreError::UnknownLane { .. }) => Err(error),
+        replayed => {
+            note(run, place, replayed.is_ok());
+            Ok(())
+        }
+    }
+}
+
+/// Counts an entry, and goes on behind it.
+fn note(run: &mut ReplayRun, place: DeadLetterCursor, is_replayed: bool) {
+    run.replayed += u64::from(is_replayed);
+    run.skipped += u64::from(!is_replayed);
+    run.sending.retain(|sending| *sending != place);
+    run.cursor = Some(place);
 }
 
 /// How many may go at `now` if all up to `last` were paid for, and up to when that pays.
@@ -95,6 +141,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use entrega_core::dead_letter::DeadLetter;
     use entrega_core::id::JobId;
     use entrega_core::job::{Job, Priority};
     use entrega_core::name::{LaneName, TenantName};
@@ -198,6 +245,7 @@ mod tests {
             replayed: 0,
             skipped: 0,
             cursor: None,
+            sending: Vec::new(),
         };
         env.store.put_replay(run).await.unwrap();
     }
@@ -233,6 +281,30 @@ mod tests {
         is_mended.store(true, Ordering::SeqCst);
         replayer.turn(&env).await.unwrap();
         assert_eq!(progress(&env, "failing").await, (ReplayStatus::Finished, 3, 0));
+    }
+
+    /// What a killed process had sent was not counted, because the run was written down after its entries: of 500 it said
+    /// that it had replayed 361.
+    #[tokio::test]
+    async fn a_run_that_goes_on_after_a_crash_counts_each_entry_once() {
+        let entries: Vec<_> = (1..=5).map(|number| dead_letter(number, "http")).collect();
+        let clock = Clock::manual(START + Duration::from_secs(60));
+        let env = env(heap(&entries), &clock).await;
+        start(&env, "all", of_lane("http")).await;
+        // The process before sent two of four, of which it discarded none, and was killed before it wrote that down.
+        let sending = entries[..4].iter().map(|dead| (dead.moved_to_dlq_at, dead.job_id)).collect();
+        let run = env.store.replay_run("all").await.unwrap().unwrap();
+        env.store.put_replay(ReplayRun { sending, ..run }).await.unwrap();
+        for number in [1, 2] {
+            env.store.replay(id(number)).await.unwrap();
+        }
+        env.store.discard(id(3), "nobody wants it").await.unwrap();
+        let mut replayer = Replayer::default();
+        for _ in 0..2 {
+            replayer.turn(&env).await.unwrap();
+            clock.advance(CATCH_UP_MAX);
+        }
+        assert_eq!(progress(&env, "all").await, (ReplayStatus::Finished, 4, 1));
     }
 
     /// A lane that was taken out of the configuration leaves its dead letters; a run met the first of them for ever.

@@ -2,11 +2,16 @@
 //! Invariant: afterwards the store has every endpoint of the configuration, as it says, and no other that came from one.
 //! Never: changes what is as it should be, or forgets what was learned of an endpoint: whether it fails, since when.
 
+use std::sync::Arc;
+
+use entrega_call::AddressFilter;
 use entrega_core::name::TenantName;
+use entrega_core::policy::LanePolicy;
 use entrega_core::throttle::Rate;
 use entrega_core::time::Time;
 
 use super::change_endpoint;
+use super::endpoint::{BadEndpoint, check_event_type, check_name, check_secret, check_throttle, check_url};
 use crate::seal::{Seal, SealError, Sealed};
 use crate::secret::Secret;
 use crate::store::{Endpoint, EndpointOrigin, EndpointState, PutEndpointError, Store};
@@ -28,6 +33,22 @@ pub struct EndpointConfig {
     pub throttle: Option<Rate>,
     /// Whether it is called.
     pub enabled: bool,
+}
+
+impl EndpointConfig {
+    /// Refuses one that could not be called, naming the field.
+    pub(crate) fn check<'a>(
+        &self,
+        filter: &AddressFilter,
+        lanes: impl IntoIterator<Item = &'a Arc<LanePolicy>>,
+    ) -> Result<(), (&'static str, BadEndpoint)> {
+        check_name(&self.name).map_err(|error| ("name", error))?;
+        check_url(filter, &self.url).map_err(|error| ("url", error))?;
+        check_secret(self.secret.reveal()).map_err(|error| ("secret", error))?;
+        self.event_types.iter().try_for_each(|kind| check_event_type(kind)).map_err(|error| ("eventTypes", error))?;
+        let throttle = self.throttle.map(|rate| check_throttle(rate, lanes));
+        throttle.transpose().map(drop).map_err(|error| ("throttle", error))
+    }
 }
 
 /// Why one is disabled that the configuration disables; when that changes, it is enabled again.

@@ -26,7 +26,7 @@ pub fn mail() -> Target {
         let parts: Vec<String> = text.splitn(10, '\x01').map(str::to_owned).collect();
         let part = |number: usize| parts.get(number).cloned().unwrap_or_default();
         let given = |number: usize| parts.get(number).filter(|part| !part.is_empty()).cloned();
-        let wish = MailRequest {
+        let request = MailRequest {
             to: vec![part(0)],
             cc: given(1).into_iter().collect(),
             from: Some(given(2).unwrap_or_else(|| "shop@example.com".into())),
@@ -37,7 +37,7 @@ pub fn mail() -> Target {
             text: Some(given(9).unwrap_or_else(|| "Hello".into())),
             ..MailRequest::default()
         };
-        let email = match check_mail(wish, None) {
+        let email = match check_mail(request, None) {
             Ok(email) => email,
             Err(refusal) => return result((mailbox.is_ok(), refusal.to_string().split(':').next().map(str::len))),
         };

@@ -12,6 +12,7 @@ use entrega_core::id::JobId;
 use entrega_core::idempotency::IdempotencyKey;
 use entrega_core::mask::{mask_address, mask_text};
 use entrega_core::name::{LaneName, TenantName};
+use entrega_core::sender::SenderRule;
 use entrega_core::time::{Time, format_duration, parse_duration};
 use entrega_core::webhook::{StandardHeaders, WebhookSecret, sign, sign_standard, verify, verify_standard};
 use entrega_gateway::config::{Config, ConfigFile, ConfigSources};
@@ -101,6 +102,9 @@ pub fn words() -> Target {
         }
         let lane = LaneName::new(text).ok().map(|lane| assert_eq!(lane.as_str(), text));
         let tenant = TenantName::new(text).ok().map(|tenant| assert!(tenant.is_of(&tenant.company()), "{text:?}"));
+        if let Ok(sender) = text.parse::<SenderRule>() {
+            assert_eq!(sender.to_string().parse(), Ok(sender), "{text:?}");
+        }
         let cpf = Cpf::parse(text).ok();
         if let Some(cpf) = &cpf {
             assert!(Cpf::parse(&cpf.digits()).is_ok_and(|again| again.digits() == cpf.digits()), "{text:?}");

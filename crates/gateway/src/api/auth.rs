@@ -37,7 +37,7 @@ pub fn hash_key(key: &str) -> [u8; 32] {
 pub(super) struct Principal(Arc<ApiKey>);
 
 impl Principal {
-    /// Finds the caller by the `Authorization` header.
+    /// Finds the caller by the `Authorization` header, and counts the call where its tenant may make only so many.
     pub(super) fn of(api: &Api, headers: &HeaderMap) -> Result<Principal, ApiError> {
         let header = headers.get(AUTHORIZATION).ok_or(ApiError::NoKey)?;
         let (scheme, key) = header.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(ApiError::NoKey)?;
@@ -49,7 +49,12 @@ impl Principal {
         if bool::from(hash.ct_eq(&api.admin.hash)) {
             return Ok(Principal(api.admin.clone()));
         }
-        api.engine.store().key_by_hash(&hash).map(Principal).ok_or(ApiError::UnknownKey)
+        let principal = api.engine.store().key_by_hash(&hash).map(Principal).ok_or(ApiError::UnknownKey)?;
+        let quotas = api.engine.store().tenant_settings(principal.tenant()).quotas;
+        if let Some(max) = quotas.requests_per_second {
+            api.rates.count(api.engine.env().clock.now(), principal.tenant(), max)?;
+        }
+        Ok(principal)
     }
 
     /// Names the key, never shows it.
@@ -119,7 +124,7 @@ macro_rules! caller_with_scope {
                 let principal = Principal::of(api, &parts.headers)?;
                 principal.require($scope)?;
                 if let Some(call) = parts.extensions.get::<Arc<CallContext>>() {
-                    call.set_tenant(principal.tenant());
+                    call.begin(Some(principal.tenant()))?;
                 }
                 Ok($name(principal))
             }

@@ -186,6 +186,9 @@ impl Reading {
     }
 
     async fn read(mut self, limit: Duration) -> Result<Bytes, ApiError> {
+        if let Some(call) = &self.call {
+            call.begin(None)?;
+        }
         // All that is announced is going to be in memory.
         self.fit(usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX))?;
         tokio::time::timeout(limit, self.collect()).await.unwrap_or(Err(ApiError::BodyTimeout { limit }))

@@ -20,11 +20,8 @@ use super::body::JsonBody;
 use super::page::{Listing, PageQuery};
 use super::problem::ApiError;
 use super::query::{Params, TextPath};
-use entrega::connector::{Auth, Connector, RULES_MAX, THROTTLE_MAX};
+use entrega::connector::{Auth, Connector, SECONDS_MAX};
 use entrega::store::{ConnectorLimits, OnThrottleTimeout};
-
-const SECONDS_MAX: u64 = 86_400;
-const TIMEOUT_MS_MAX: u64 = 300_000;
 
 /// What a connector is to be.
 #[derive(Deserialize, ToSchema)]
@@ -192,31 +189,22 @@ impl ConnectorRow {
 impl ConnectorBody {
     fn limits(&self) -> Result<ConnectorLimits, ApiError> {
         let base = ConnectorLimits::default();
-        let per = within("throttlePerSeconds", self.throttle_per_seconds.unwrap_or(1), 1, SECONDS_MAX)?;
-        let max =
-            self.throttle_max_requests.map(|max| within("throttleMaxRequests", max, 1, THROTTLE_MAX)).transpose()?;
+        // Without a number of requests nobody else would look at it.
+        let per = self.throttle_per_seconds.unwrap_or(1);
+        if !(1..=SECONDS_MAX).contains(&per) {
+            return Err(ApiError::invalid("throttlePerSeconds", format!("must be from 1 to {SECONDS_MAX}")));
+        }
         let wait = self.throttle_wait_seconds.unwrap_or(base.throttle_wait.as_secs());
-        let breaker = self.breaker.as_ref().map(|breaker| {
-            let failures = within("breaker.failures", breaker.failures, 1, 1_000_000)?;
-            Ok::<_, ApiError>((failures, within("breaker.openSeconds", breaker.open_seconds, 1, SECONDS_MAX)?))
-        });
-        let breaker = breaker.transpose()?.map(|(failures, open)| (failures, Duration::from_secs(open)));
-        let timeout = self.timeout_ms.map(|ms| within("timeoutMs", ms, 1, TIMEOUT_MS_MAX)).transpose()?;
+        let breaker =
+            self.breaker.as_ref().map(|breaker| (breaker.failures, Duration::from_secs(breaker.open_seconds)));
         Ok(ConnectorLimits {
-            throttle: max.map(|max| (max, Duration::from_secs(per))),
+            throttle: self.throttle_max_requests.map(|max| (max, Duration::from_secs(per))),
             adaptive: self.adaptive.unwrap_or(base.adaptive),
-            throttle_wait: Duration::from_secs(within("throttleWaitSeconds", wait, 0, SECONDS_MAX)?),
+            throttle_wait: Duration::from_secs(wait),
             on_throttle_timeout: self.on_throttle_timeout.unwrap_or(base.on_throttle_timeout),
             breaker: breaker.or(base.breaker),
-            timeout: timeout.map_or(base.timeout, Duration::from_millis),
+            timeout: self.timeout_ms.map_or(base.timeout, Duration::from_millis),
         })
-    }
-}
-
-fn within<N: PartialOrd + std::fmt::Display>(field: &str, number: N, least: N, most: N) -> Result<N, ApiError> {
-    match number >= least && number <= most {
-        true => Ok(number),
-        false => Err(ApiError::invalid(field, format!("must be from {least} to {most}"))),
     }
 }
 
@@ -252,7 +240,6 @@ pub(super) async fn set(
 ) -> Result<(StatusCode, Json<ConnectorRow>), ApiError> {
     let limits = given.limits()?;
     let rules = given.classify.unwrap_or_default();
-    within("classify", rules.len(), 0, RULES_MAX)?;
     let tenant = given.tenant.map(|tenant| who.acts_for(Some(tenant))).transpose()?;
     let (base_url, auth) = (given.base_url, given.auth.map(Auth::from));
     let is_new =

@@ -107,16 +107,22 @@ pub(super) async fn ready(State(api): State<Arc<Api>>) -> (StatusCode, Json<Read
     (code, Json(Ready { status, store }))
 }
 
+/// Whether somebody passed a request on: whoever asked is elsewhere, though its connection comes from this machine.
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    const SAID_BY_PROXIES: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    SAID_BY_PROXIES.iter().any(|name| headers.contains_key(*name))
+}
+
 /// Metrics
 ///
-/// For Prometheus. Needs the scope `admin` unless the server opens it.
+/// For Prometheus. Needs the scope `metrics`, but for callers on the same machine where the server listens to nobody else.
 #[utoipa::path(
-    get, path = "/metrics", tag = "operations", security((), ("key" = ["admin"])),
+    get, path = "/metrics", tag = "operations", security((), ("key" = ["metrics"])),
     responses((status = 200, description = "The text format", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
-    if !api.open_metrics {
-        Principal::of(&api, &headers)?.require(KeyScope::Admin)?;
+    if !api.open_metrics || is_forwarded(&headers) {
+        Principal::of(&api, &headers)?.require(KeyScope::Metrics)?;
     }
     let text = api.engine.env().metrics.render(api.engine.store(), api.engine.env().clock.now()).await?;
     let text = text + &figures::render(&api);

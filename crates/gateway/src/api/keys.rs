@@ -84,7 +84,7 @@ pub(super) async fn create(
     scopes.sort_unstable();
     scopes.dedup();
     if scopes.is_empty() {
-        return Err(ApiError::invalid("scopes", "give at least one of send, read, admin"));
+        return Err(ApiError::invalid("scopes", "give at least one of send, read, metrics, admin"));
     }
     let secret = new_key();
     let key = ApiKey {

@@ -10,8 +10,9 @@ use axum::extract::State;
 use entrega_core::breaker::{BreakerFigures, BreakerState};
 use entrega_core::cadence::CadenceFigures;
 use entrega_core::job::{JobState, Priority};
+use entrega_core::lane::SlowBounds;
 use entrega_core::name::LaneName;
-use entrega_core::policy::{LanePolicy, OnExhausted, OnFull, Scope};
+use entrega_core::policy::{Destinations, LanePolicy, OnExhausted, OnFull, Scope};
 use entrega_core::time::Time;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -68,7 +69,9 @@ pub(super) struct LaneRow {
     /// Jobs by state: `idle`, `queued`, `running`, `retry_wait`, `replaying`.
     #[schema(value_type = BTreeMap<String, u32>)]
     sizes: Sizes,
-    /// The same by priority: `high`, `normal`, `low`.
+    /// How many of those that run hold no slot, because they are slow or others of their tenant are.
+    slow: u32,
+    /// The same as `sizes` by priority: `high`, `normal`, `low`.
     #[schema(value_type = BTreeMap<String, BTreeMap<String, u32>>)]
     by_priority: BTreeMap<&'static str, Sizes>,
     /// What it was told.
@@ -131,10 +134,18 @@ pub(super) struct PolicyRow {
     /// How long a job may wait; `null`: for ever.
     #[schema(required = true)]
     ttl_ms: Option<u64>,
-    /// Attempts at once.
+    /// Slots: attempts at once, slow ones not counted.
     concurrency: u32,
-    /// Attempts at once for one tenant.
+    /// Slots for one tenant.
     tenant_concurrency: u32,
+    /// Whether jobs go to one destination, so that every attempt holds a slot.
+    #[schema(value_type = schema::Destinations)]
+    destinations: Destinations,
+    /// Attempts without a slot at once, at most; 0 with one destination.
+    slow_max: u32,
+    /// Whether a job is urgent within its tenant or over the whole lane.
+    #[schema(value_type = schema::GateScope)]
+    priority_scope: Scope,
     /// Limit on starts.
     #[schema(required = true)]
     throttle: Option<ThrottleRow>,
@@ -211,6 +222,7 @@ impl From<LaneView> for LaneRow {
         LaneRow {
             sizes: counted(&|state| view.sizes.in_state(state)),
             by_priority: Priority::ALL.iter().map(|&priority| (priority.as_str(), of(priority))).collect(),
+            slow: view.sizes.slow(),
             lane: view.name,
             channel: view.policy.channel.clone(),
             paused: view.paused,
@@ -253,6 +265,9 @@ impl From<&LanePolicy> for PolicyRow {
             ttl_ms: policy.ttl.map(ms),
             concurrency: policy.concurrency,
             tenant_concurrency: policy.tenant_concurrency,
+            destinations: policy.destinations,
+            slow_max: SlowBounds::of(policy).map_or(0, |bounds| bounds.max),
+            priority_scope: policy.priority_scope,
             throttle,
             breaker,
             cadence,

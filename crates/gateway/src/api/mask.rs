@@ -8,8 +8,11 @@ use entrega_core::dead_letter::DeadLetter;
 use serde_json::Value;
 
 const MASK: &str = "***";
-const SECRET_NAMES: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
-const SECRET_WORDS: [&str; 2] = ["token", "secret"];
+/// What a header's name holds that proves who somebody is.
+const SECRET_WORDS: [&str; 10] =
+    ["auth", "cookie", "credential", "jwt", "key", "pass", "secret", "session", "ticket", "token"];
+/// Names that hold such a word and prove nothing.
+const OPEN_NAMES: [&str; 3] = ["idempotency-key", "www-authenticate", "proxy-authenticate"];
 
 /// The entry as it may be shown.
 pub(super) fn shown(dead: &DeadLetter) -> Value {
@@ -33,7 +36,7 @@ fn mask_headers(carried: &mut Value) {
 
 fn is_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
-    SECRET_NAMES.contains(&name.as_str()) || SECRET_WORDS.iter().any(|word| name.contains(word))
+    !OPEN_NAMES.contains(&name.as_str()) && SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 #[cfg(test)]
@@ -42,7 +45,22 @@ mod tests {
 
     #[test]
     fn headers_that_prove_who_somebody_is_are_secret() {
-        for name in ["authorization", "PROXY-Authorization", "Cookie", "X-Api-Key", "x-csrf-Token", "My-SECRET-1"] {
+        for name in [
+            "authorization",
+            "PROXY-Authorization",
+            "Cookie",
+            "X-Api-Key",
+            "x-csrf-Token",
+            "My-SECRET-1",
+            "x-auth",
+            "api-key",
+            "apikey",
+            "Ocp-Apim-Subscription-Key",
+            "x-functions-key",
+            "x-password",
+            "X-Session-Id",
+            "x-amz-credential",
+        ] {
             assert!(is_secret(name), "{name}");
         }
         for name in ["content-type", "x-event-id", "x-signature", "www-authenticate", "idempotency-key", ""] {

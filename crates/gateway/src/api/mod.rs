@@ -34,6 +34,7 @@ mod page;
 mod problem;
 mod proxy;
 mod query;
+mod rates;
 mod replays;
 mod requests;
 mod schema;
@@ -65,6 +66,7 @@ pub use self::seats::RESERVED;
 pub use self::server::{ServerLimits, WAITING_CALLS_MAX, serve};
 
 use self::problem::ApiError;
+use self::rates::RequestRates;
 use self::traffic::Traffic;
 use self::waiting::WaitingCalls;
 use crate::log::Log;
@@ -115,6 +117,8 @@ struct Api {
     limits: ServerLimits,
     /// Room for bodies that are larger than most.
     large_bodies: Arc<Semaphore>,
+    /// Calls of tenants with a limit.
+    rates: RequestRates,
     waiting: WaitingCalls,
     /// Bodies and answers in memory.
     traffic: Arc<Traffic>,
@@ -142,8 +146,14 @@ impl Api {
             default_lane: LaneName::new(DEFAULT_LANE).expect("a lane name"),
             mail_lane: LaneName::new(MAIL_LANE).expect("a lane name"),
             large_bodies: Arc::new(Semaphore::new(limits.large_bodies_max)),
+            rates: RequestRates::default(),
             waiting: WaitingCalls::default(),
-            traffic: Traffic::new(limits.in_flight_bytes_max, limits.in_flight_bytes_per_tenant),
+            // A quarter of the connections is out of any one tenant's reach.
+            traffic: Traffic::new(
+                limits.in_flight_bytes_max,
+                limits.in_flight_bytes_per_tenant,
+                limits.connections_max - limits.connections_max / 4,
+            ),
             composing: Shares::new(COMPOSING_MAX, COMPOSING_PER_TENANT),
             limits,
             shutdown,

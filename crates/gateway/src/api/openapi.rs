@@ -92,7 +92,7 @@ fn add_problems(path: &str, operation: &mut Operation) {
     let needs_key = operation.security.is_some();
     let has_body = operation.request_body.is_some();
     let has_parameters = operation.parameters.iter().flatten().any(can_be_wrong);
-    let problems: [(bool, u16, &str); 10] = [
+    let problems: [(bool, u16, &str); 11] = [
         (needs_key, 401, "No key, or an unknown one"),
         (needs_key, 403, "The key lacks a scope"),
         (path.contains('{'), 404, "Not found, or of another tenant"),
@@ -102,6 +102,7 @@ fn add_problems(path: &str, operation: &mut Operation) {
         (has_body, 415, "The content type is not JSON"),
         (has_body || has_parameters, 422, "A field or parameter is wrong, or a key was used for something else"),
         (needs_key, 500, "The store cannot be read"),
+        (needs_key, 429, "The tenant is over one of its quotas, which is named"),
         (needs_key, 503, "The store takes no writes, or the lane is full"),
     ];
     for (applies, status, description) in problems {

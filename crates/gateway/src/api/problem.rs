@@ -38,7 +38,8 @@ pub(super) struct Problem {
     /// The fields that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldProblem>,
-    /// The quota of the tenant that is used up: `calls`, `in_flight_bytes`.
+    /// The quota of the tenant that is used up: `places`, `stored_bytes`, `requests_per_second`, `calls`, `in_flight_bytes`,
+    /// `connections`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
@@ -50,6 +51,8 @@ pub(super) enum Quota {
     Calls,
     /// Bytes of bodies and answers in memory.
     InFlight,
+    /// Calls under way, each of which keeps a connection.
+    Connections,
 }
 
 impl Quota {
@@ -57,6 +60,7 @@ impl Quota {
         match self {
             Quota::Calls => "calls",
             Quota::InFlight => "in_flight_bytes",
+            Quota::Connections => "connections",
         }
     }
 
@@ -64,6 +68,7 @@ impl Quota {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Quota::Calls => ("calls wait already", "wait for one to end"),
+            Quota::Connections => ("calls are under way already", "send fewer at once"),
             Quota::InFlight => ("bytes of bodies and answers may be on their way at once", "send fewer at once"),
         }
     }
@@ -275,6 +280,7 @@ fn scope_name(scope: KeyScope) -> &'static str {
     match scope {
         KeyScope::Send => "send",
         KeyScope::Read => "read",
+        KeyScope::Metrics => "metrics",
         KeyScope::Admin => "admin",
     }
 }
@@ -322,6 +328,7 @@ impl ApiError {
             ApiError::Change(ChangeError::WrongState { .. } | ChangeError::NoReplay(_)) => CONFLICT,
             ApiError::Seal(_) => UNSEALED,
             ApiError::Refused(Refusal::Full { .. }) => LANE_FULL,
+            ApiError::Refused(Refusal::OverQuota { .. }) => OVER_QUOTA,
             ApiError::Refused(Refusal::KeyReused) => KEY_REUSED,
             ApiError::Panicked { .. } | ApiError::Refused(Refusal::IdTaken { .. }) => INTERNAL,
             ApiError::Refused(Refusal::Store(error))
@@ -356,6 +363,7 @@ impl ApiError {
         }
         let quota = match self {
             ApiError::OverQuota { quota, .. } => Some(quota.name()),
+            ApiError::Refused(Refusal::OverQuota { quota, .. }) => Some(quota.as_str()),
             _ => None,
         };
         Problem { kind, title, status: status.as_u16(), detail: self.to_string(), errors: self.errors(), quota }
@@ -435,7 +443,7 @@ impl IntoResponse for ApiError {
             ApiError::UnknownKey => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
             }
-            ApiError::Refused(Refusal::Full { retry_after, .. }) => {
+            ApiError::Refused(Refusal::Full { retry_after, .. } | Refusal::OverQuota { retry_after, .. }) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.as_secs().max(1)));
             }
             ApiError::BeingMade { for_another } => {

@@ -83,6 +83,7 @@ async fn begin(api: &Api, who: &Principal, given: ReplayRequest) -> Result<Done<
         replayed: 0,
         skipped: 0,
         cursor: None,
+        sending: Vec::new(),
     };
     api.engine.store().begin_replay(run.clone()).await?;
     who.audit("dlq.replay_many", &run.id);
@@ -120,7 +121,7 @@ pub(super) async fn list(
 ) -> Result<Json<Listing<ReplayRun>>, ApiError> {
     let page = query.page()?;
     let tenant = who.narrow(None)?;
-    Ok(Json(Listing::of(api.engine.store().replay_runs(tenant.as_ref(), page).await?)))
+    Ok(Json(Listing::of(api.engine.store().replay_runs(tenant.as_ref(), page).await?).map(ReplayRun::shown)))
 }
 
 /// Show a replay
@@ -135,5 +136,5 @@ pub(super) async fn show(
     TextPath(id): TextPath,
 ) -> Result<Json<ReplayRun>, ApiError> {
     let run = api.engine.store().replay_run(&id).await?.filter(|run| is_visible(&who, run));
-    run.map(Json).ok_or(ApiError::NotFound { what: "replay" })
+    run.map(|run| Json(run.shown())).ok_or(ApiError::NotFound { what: "replay" })
 }

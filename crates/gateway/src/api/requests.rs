@@ -289,7 +289,9 @@ async fn hand_in(
         ttl: None,
         delay: Duration::ZERO,
     };
-    let mut answers = api.engine.submit_once(tenant, vec![(job, key.into_iter().collect())]).await;
+    // The key itself is the call's, which is under way; the job goes by a part of it.
+    let once = key.map(|key| key.part(0)).into_iter().collect();
+    let mut answers = api.engine.submit_once(tenant, vec![(job, once)]).await;
     let taken = answers.pop().expect("one answer per job")?;
     let job = Answered::Job(Taken { job_id: taken.id });
     Ok(Done::new(StatusCode::ACCEPTED, job).at(format!("/v1/jobs/{}", taken.id)))

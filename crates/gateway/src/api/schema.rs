@@ -69,6 +69,7 @@ pub(super) enum CountBy {
 pub(super) enum KeyScope {
     Send,
     Read,
+    Metrics,
     Admin,
 }
 
@@ -96,6 +97,14 @@ pub(super) struct Rate {
 pub(super) enum OnExhausted {
     Dlq,
     Blocked,
+}
+
+/// How many destinations the jobs of a lane go to.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(super) enum Destinations {
+    One,
+    Many,
 }
 
 /// What a full lane does with a newcomer.

@@ -2,18 +2,24 @@
 //! Invariant: at most `max` connections may call anything, and [`RESERVED`] more only health. Whoever comes when all are taken
 //! gets the seat of the one that has been idle longest; where none is idle it gets a reserved one, and of those the last is
 //! always free for the next.
-//! Never: cuts off a call that is under way.
+//! Never: cuts off a call that is under way, or somebody who has just come and is about to ask.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use entrega_call::{Clock, Time};
 use tokio_util::sync::CancellationToken;
 
 /// Connections beyond the limit, for health.
 pub const RESERVED: usize = 16;
 /// No moment: a call is under way.
 const BUSY: u64 = 0;
+/// How long whoever was told to leave may have been idle before it does: what it asks may be on its way.
+const GRACE: Duration = Duration::from_millis(500);
+/// The same on reserved seats, which are for those who ask at once.
+const RESERVED_GRACE: Duration = Duration::from_millis(50);
 
 /// All connections, by number.
 pub(super) struct Seats {
@@ -21,7 +27,7 @@ pub(super) struct Seats {
     all: HashMap<u64, Arc<Seat>>,
     /// How many stay: of those for any call, and of the reserved ones.
     staying: [usize; 2],
-    moments: Arc<AtomicU64>,
+    clock: Clock,
     last: u64,
 }
 
@@ -30,11 +36,10 @@ pub(super) struct Seat {
     pub(super) number: u64,
     /// Only health is answered here.
     pub(super) is_reserved: bool,
-    /// Since when nothing was asked, in moments of [`Seats`].
+    /// Since when nothing was asked, in microseconds.
     idle_since: AtomicU64,
-    /// When it was taken, which is when it has been idle since if nothing was ever asked.
-    taken_at: u64,
-    moments: Arc<AtomicU64>,
+    was_used: AtomicBool,
+    clock: Clock,
     leaving: CancellationToken,
 }
 
@@ -42,9 +47,8 @@ pub(super) struct Seat {
 pub(super) struct Occupied(Arc<Seat>);
 
 impl Seats {
-    pub(super) fn new(max: usize) -> Seats {
-        let moments = Arc::new(AtomicU64::new(BUSY + 1));
-        Seats { max: max.max(1), all: HashMap::new(), staying: [0; 2], moments, last: 0 }
+    pub(super) fn new(max: usize, clock: Clock) -> Seats {
+        Seats { max: max.max(1), all: HashMap::new(), staying: [0; 2], clock, last: 0 }
     }
 
     /// As many connections as may be there at once, those that are about to leave included.
@@ -60,13 +64,12 @@ impl Seats {
         }
         self.last += 1;
         self.staying[usize::from(is_reserved)] += 1;
-        let taken_at = self.moments.fetch_add(1, Ordering::Relaxed);
         let seat = Arc::new(Seat {
             number: self.last,
             is_reserved,
-            idle_since: AtomicU64::new(taken_at),
-            taken_at,
-            moments: self.moments.clone(),
+            idle_since: AtomicU64::new(self.clock.now().as_micros()),
+            was_used: AtomicBool::new(false),
+            clock: self.clock.clone(),
             leaving: CancellationToken::new(),
         });
         self.all.insert(seat.number, seat.clone());
@@ -104,7 +107,7 @@ impl Seats {
     fn send_off(&mut self, is_reserved: bool, place: impl Fn(&Arc<Seat>) -> Option<u64>) -> bool {
         let stays = |seat: &&Arc<Seat>| seat.is_reserved == is_reserved && !seat.leaving.is_cancelled();
         let placed = self.all.values().filter(stays).filter_map(|seat| Some((place(seat)?, seat)));
-        let Some((_, seat)) = placed.min_by_key(|(place, _)| *place) else { return false };
+        let Some((_, seat)) = placed.min_by_key(|(place, seat)| (*place, seat.number)) else { return false };
         seat.leaving.cancel();
         self.staying[usize::from(is_reserved)] -= 1;
         true
@@ -115,23 +118,34 @@ impl Seat {
     /// A call begins.
     pub(super) fn occupy(self: &Arc<Seat>) -> Occupied {
         self.idle_since.store(BUSY, Ordering::Release);
+        self.was_used.store(true, Ordering::Release);
         Occupied(self.clone())
     }
 
     /// Whether anything was ever asked.
     pub(super) fn was_used(&self) -> bool {
-        self.idle_since.load(Ordering::Acquire) != self.taken_at
+        self.was_used.load(Ordering::Acquire)
     }
 
-    /// Waits until it is told to leave.
-    pub(super) async fn told_to_leave(&self) {
+    /// Whether it leaves after what is under way.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled()
+    }
+
+    /// Waits until it has been told to leave and nothing that it asks can be on its way.
+    pub(super) async fn must_leave(&self) {
         self.leaving.cancelled().await;
+        let idle_since = self.idle_since.load(Ordering::Acquire);
+        if idle_since != BUSY {
+            let grace = if self.is_reserved { RESERVED_GRACE } else { GRACE };
+            tokio::time::sleep_until(self.clock.instant(Time::from_micros(idle_since) + grace)).await;
+        }
     }
 }
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        self.0.idle_since.store(self.0.moments.fetch_add(1, Ordering::Relaxed), Ordering::Release);
+        self.0.idle_since.store(self.0.clock.now().as_micros(), Ordering::Release);
     }
 }
 
@@ -145,8 +159,10 @@ mod tests {
 
     #[test]
     fn the_one_that_has_been_idle_longest_gives_way() {
-        let mut seats = Seats::new(3);
+        let clock = Clock::manual(Time::from_millis(1_700_000_000_000));
+        let mut seats = Seats::new(3, clock.clone());
         let (one, two, three) = (seats.take(), seats.take(), seats.take());
+        clock.advance(GRACE);
         drop(one.occupy());
         let _busy = two.occupy();
         let four = seats.take();
@@ -157,9 +173,25 @@ mod tests {
         assert!(leaves(&one) && !leaves(&two) && !leaves(&four));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_just_come_may_still_ask() {
+        let clock = Clock::system();
+        let mut seats = Seats::new(1, clock.clone());
+        let (first, asked_at) = (seats.take(), clock.now());
+        let second = seats.take();
+        first.must_leave().await;
+        assert!(clock.now().since(asked_at) >= GRACE, "it has a moment");
+        // reason: paused time
+        tokio::time::sleep(GRACE).await;
+        let now = clock.now();
+        seats.take();
+        second.must_leave().await;
+        assert!(clock.now().since(now) < GRACE / 2, "and one that was silent for long has none");
+    }
+
     #[test]
     fn where_all_are_busy_the_next_ones_have_health_and_the_last_place_stays_free() {
-        let mut seats = Seats::new(2);
+        let mut seats = Seats::new(2, Clock::system());
         let taken = [seats.take(), seats.take()];
         let busy = taken.each_ref().map(Seat::occupy);
         let reserved: Vec<Arc<Seat>> = (0..RESERVED - 1).map(|_| seats.take()).collect();

@@ -15,6 +15,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
+use entrega_call::Clock;
 use futures_util::FutureExt as _;
 use http::Request;
 use http::header::{CONNECTION, HeaderValue};
@@ -90,7 +91,7 @@ impl Default for ServerLimits {
 /// Answers on `listener` until `shutdown`, then finishes what is in flight.
 pub async fn serve(listener: TcpListener, state: ApiState, limits: ServerLimits, shutdown: CancellationToken) {
     let http = protocol(&limits);
-    let mut seats = Seats::new(limits.connections_max);
+    let mut seats = Seats::new(limits.connections_max, Clock::system());
     let (drain_timeout, write_timeout) = (limits.drain_timeout, limits.body_timeout);
     let api = Arc::new(Api::new(state, limits, shutdown.clone()));
     let traffic = api.traffic.clone();
@@ -169,7 +170,7 @@ where
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        () = seat.told_to_leave() => match seat.was_used() {
+        () = seat.must_leave() => match seat.was_used() {
             true => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
@@ -196,7 +197,7 @@ impl Service {
         let method = request.method().clone();
         let is_turned_away = seat.is_reserved && !request.uri().path().starts_with(HEALTH);
         request.extensions_mut().insert(call.clone());
-        let mut router = self.router.clone();
+        let (mut router, seat) = (self.router.clone(), seat.clone());
         async move {
             if is_turned_away {
                 let mut response = ApiError::Busy.into_response();
@@ -204,7 +205,10 @@ impl Service {
                 return Ok(metered(&call, &method, response));
             }
             let answered = AssertUnwindSafe(router.call(request.map(Body::new))).catch_unwind().await;
-            let response = answered.unwrap_or_else(|panic| Ok(apology(&*panic)))?;
+            let mut response = answered.unwrap_or_else(|panic| Ok(apology(&*panic)))?;
+            if seat.is_leaving() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok(metered(&call, &method, response))
         }
     }
@@ -251,9 +255,9 @@ mod tests {
         }
         let router = Router::new().route("/fault", get(fault)).route("/", get(async || "well"));
         let (mut caller, stream) = duplex(BUFFER_BYTES_MAX);
-        let service = Service { router, traffic: Traffic::new(0, 0), shutdown: CancellationToken::new() };
+        let service = Service { router, traffic: Traffic::new(0, 0, 1), shutdown: CancellationToken::new() };
         let http = protocol(&ServerLimits::default());
-        let server = tokio::spawn(converse(http, stream, service, Seats::new(1).take()));
+        let server = tokio::spawn(converse(http, stream, service, Seats::new(1, Clock::system()).take()));
         caller.write_all(b"GET /fault HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         caller.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut text = String::new();

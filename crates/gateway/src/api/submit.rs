@@ -245,12 +245,6 @@ async fn submit_many(
     idempotency: Option<&Idempotency>,
     caller: &Caller,
 ) -> Result<Done<Vec<ItemAnswer>>, ApiError> {
-    if let Some(key) = idempotency
-        && api.engine.store().job_by_key(who.tenant(), &key.key).await?.is_some()
-    {
-        // It was used for a single job.
-        return Err(Refusal::KeyReused.into());
-    }
     let items: Vec<&RawValue> = serde_json::from_slice(json).map_err(|error| body::bad_json(&error))?;
     if !(1..=JOBS_MAX).contains(&items.len()) {
         return Err(ApiError::invalid("body", format!("{} jobs; send from 1 to {JOBS_MAX}", items.len())));

@@ -1,6 +1,6 @@
-//! Traffic: bodies and answers that are in memory, and how much of that there may be.
+//! Traffic: calls under way, the bodies and answers that they have in memory, and how much of that there may be.
 //! Invariant: what is counted of a call is counted until the last byte of its answer is written or its connection is gone. A
-//! tenant has at most its share, and all of them together what there is.
+//! tenant has at most its share, and all of them together what there is; no tenant keeps every connection busy.
 //! Never: counts what is small; connections are limited, and so is that.
 
 use std::collections::HashMap;
@@ -28,19 +28,41 @@ pub(super) const SMALL: usize = 16 << 10;
 pub(super) struct Traffic {
     total_max: usize,
     tenant_max: usize,
+    calls_max: usize,
     used: Mutex<Used>,
 }
 
 #[derive(Debug, Default)]
 struct Used {
     total: usize,
+    /// Calls under way.
+    calls: HashMap<Option<TenantName>, usize>,
     /// Those without a key are one tenant. None is listed with nothing.
     tenants: HashMap<Option<TenantName>, usize>,
 }
 
 impl Traffic {
-    pub(super) fn new(total_max: usize, tenant_max: usize) -> Arc<Traffic> {
-        Arc::new(Traffic { total_max, tenant_max, used: Mutex::default() })
+    /// So many bytes in all, and so many bytes and calls for one tenant.
+    pub(super) fn new(total_max: usize, tenant_max: usize, calls_max: usize) -> Arc<Traffic> {
+        Arc::new(Traffic { total_max, tenant_max, calls_max, used: Mutex::default() })
+    }
+
+    fn begin(&self, tenant: &Option<TenantName>) -> Result<(), ApiError> {
+        let calls = &mut self.used.lock().calls;
+        let under_way = calls.get(tenant).copied().unwrap_or_default();
+        if under_way >= self.calls_max {
+            return Err(ApiError::OverQuota { quota: Quota::Connections, max: self.calls_max });
+        }
+        calls.insert(tenant.clone(), under_way + 1);
+        Ok(())
+    }
+
+    fn end(&self, tenant: &Option<TenantName>) {
+        let calls = &mut self.used.lock().calls;
+        match calls.get_mut(tenant) {
+            Some(under_way) if *under_way > 1 => *under_way -= 1,
+            _ => drop(calls.remove(tenant)),
+        }
     }
 
     fn take(&self, tenant: &Option<TenantName>, bytes: usize) -> Result<(), ApiError> {
@@ -82,9 +104,9 @@ impl Used {
 /// in memory is counted, until all that belongs to it is gone.
 pub(super) struct CallContext {
     traffic: Arc<Traffic>,
-    tenant: OnceLock<TenantName>,
-    /// What is counted, and for whom: the tenant may become known in between.
-    counted: Mutex<(Option<TenantName>, usize)>,
+    /// Whose it is; nothing until that is known, and nobody's without a key.
+    tenant: OnceLock<Option<TenantName>>,
+    counted: Mutex<usize>,
     /// Held while a large answer is put together.
     composing: Mutex<Option<Share>>,
     _seat: Occupied,
@@ -103,33 +125,36 @@ impl CallContext {
 
     /// Whose call it is, as far as that is known.
     pub(super) fn tenant(&self) -> &str {
-        self.tenant.get().map_or("", TenantName::as_str)
+        self.tenant.get().and_then(Option::as_ref).map_or("", TenantName::as_str)
     }
 
-    /// Says whose call it is.
-    pub(super) fn set_tenant(&self, tenant: &TenantName) {
-        self.tenant.get_or_init(|| tenant.clone());
+    /// Says whose call it is, once, before anything of it is read or answered.
+    pub(super) fn begin(&self, tenant: Option<&TenantName>) -> Result<(), ApiError> {
+        if self.tenant.get().is_some() {
+            return Ok(());
+        }
+        let tenant = tenant.cloned();
+        self.traffic.begin(&tenant)?;
+        // One task has the call, so nobody else said it meanwhile.
+        self.tenant.get_or_init(|| tenant);
+        Ok(())
     }
 
-    /// Counts bytes of a body or an answer. What was counted before the tenant was known stays where it was.
+    /// Counts bytes of a body or an answer.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
         if bytes < SMALL {
             return Ok(());
         }
-        let mut counted = self.counted.lock();
-        if counted.1 == 0 {
-            counted.0 = self.tenant.get().cloned();
-        }
-        self.traffic.take(&counted.0, bytes)?;
-        counted.1 += bytes;
+        self.begin(None)?;
+        self.traffic.take(self.tenant.get().unwrap_or(&None), bytes)?;
+        *self.counted.lock() += bytes;
         Ok(())
     }
 
     /// Takes back what was counted of a piece that is written.
     fn uncount(&self, bytes: usize) {
-        let mut counted = self.counted.lock();
-        counted.1 -= bytes;
-        self.traffic.give_back(&counted.0, bytes);
+        *self.counted.lock() -= bytes;
+        self.traffic.give_back(self.tenant.get().unwrap_or(&None), bytes);
     }
 
     /// Keeps a share until the answer is put together.
@@ -140,10 +165,12 @@ impl CallContext {
 
 impl Drop for CallContext {
     fn drop(&mut self) {
-        let (tenant, bytes) = self.counted.get_mut();
-        if *bytes > 0 {
-            self.traffic.give_back(tenant, *bytes);
+        let Some(tenant) = self.tenant.get() else { return };
+        let counted = *self.counted.get_mut();
+        if counted > 0 {
+            self.traffic.give_back(tenant, counted);
         }
+        self.traffic.end(tenant);
     }
 }
 
@@ -217,14 +244,15 @@ impl hyper::body::Body for CallBody {
 
 #[cfg(test)]
 mod tests {
+    use entrega_call::Clock;
     use http_body_util::BodyExt as _;
 
     use super::super::seats::Seats;
     use super::*;
 
     fn call(traffic: &Arc<Traffic>, tenant: &str) -> Arc<CallContext> {
-        let call = CallContext::new(traffic.clone(), Seats::new(1).take().occupy());
-        call.set_tenant(&TenantName::new(tenant).unwrap());
+        let call = CallContext::new(traffic.clone(), Seats::new(1, Clock::system()).take().occupy());
+        call.begin(Some(&TenantName::new(tenant).unwrap())).unwrap();
         call
     }
 
@@ -234,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_tenant_over_its_share_is_told_so_and_one_too_many_in_all_is_told_to_come_again() {
-        let traffic = Traffic::new(5 * SMALL, 2 * SMALL);
+        let traffic = Traffic::new(5 * SMALL, 2 * SMALL, 9);
         let (one, two, three) = (call(&traffic, "one"), call(&traffic, "two"), call(&traffic, "three"));
         one.count(SMALL - 1).unwrap();
         assert_eq!(traffic.bytes(), 0, "what is small is not counted");
@@ -248,9 +276,23 @@ mod tests {
         assert!(traffic.bytes() == 0 && traffic.used.lock().tenants.is_empty());
     }
 
+    #[test]
+    fn a_tenant_has_a_limited_number_of_calls_under_way() {
+        let traffic = Traffic::new(0, 0, 2);
+        let (first, second) = (call(&traffic, "one"), call(&traffic, "one"));
+        let third = CallContext::new(traffic.clone(), Seats::new(1, Clock::system()).take().occupy());
+        let refused = third.begin(Some(&TenantName::new("one").unwrap()));
+        assert!(matches!(refused, Err(ApiError::OverQuota { quota: Quota::Connections, max: 2 })));
+        third.begin(None).unwrap();
+        drop(first);
+        let again = call(&traffic, "one");
+        drop((second, third, again));
+        assert!(traffic.used.lock().calls.is_empty());
+    }
+
     #[tokio::test]
     async fn an_answer_is_counted_until_its_last_piece_is_written() {
-        let traffic = Traffic::new(8 * SMALL, 2 * SMALL);
+        let traffic = Traffic::new(8 * SMALL, 2 * SMALL, 9);
         let first = metered(&call(&traffic, "one"), &Method::GET, answer(2 * SMALL));
         let refused = metered(&call(&traffic, "one"), &Method::GET, answer(2 * SMALL));
         assert_eq!(refused.status().as_u16(), 429);
@@ -264,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_pieces_of_a_stream_are_counted_one_by_one() {
-        let traffic = Traffic::new(8 * SMALL, 2 * SMALL);
+        let traffic = Traffic::new(8 * SMALL, 2 * SMALL, 9);
         let pieces = (0..4).map(|_| Ok::<_, axum::Error>(Bytes::from(vec![b'x'; 2 * SMALL])));
         let stream = Body::from_stream(futures_util::stream::iter(pieces)).into_response();
         let mut body = metered(&call(&traffic, "one"), &Method::GET, stream).into_body();

@@ -28,8 +28,9 @@ impl Api {
     }
 
     /// How many calls of a tenant may wait at once.
-    fn calls_max(&self, _tenant: &TenantName) -> usize {
-        self.limits.waiting_calls_max
+    fn calls_max(&self, tenant: &TenantName) -> usize {
+        let set = self.engine.store().tenant_settings(tenant).quotas.waiting_calls;
+        set.map_or(self.limits.waiting_calls_max, |max| max as usize)
     }
 }
 

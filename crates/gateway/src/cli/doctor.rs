@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use entrega_call::CallError;
+use entrega_core::lane::attempts_max;
 use entrega_core::time::Time;
 #[cfg(feature = "redis")]
 use entrega_ledger::redis::{self, ServerInfo};
@@ -293,7 +294,7 @@ fn check_memory(info: &ServerInfo) -> Check {
 /// One file for each connection, in and out, and some more.
 fn check_files(config: &Config) -> Check {
     const NAME: &str = "open files";
-    let attempts: u64 = config.lanes.values().map(|lane| u64::from(lane.concurrency)).sum();
+    let attempts: u64 = config.lanes.values().map(|lane| u64::from(attempts_max(lane))).sum();
     let wanted = config.server.connections_max as u64 + attempts + FILES_BESIDE;
     let Ok(limits) = std::fs::read_to_string("/proc/self/limits") else {
         return check(NAME, Mark::Info, format!("the limit cannot be told here; {wanted} may be needed"));

@@ -86,6 +86,18 @@ pub enum CliError {
         /// What went wrong.
         source: io::Error,
     },
+    /// Others can read what is kept there.
+    #[error("{}: others have access to it (mode {mode:04o}), and {problem}; {way_out}", path.display())]
+    OpenToOthers {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// Why that stays so.
+        problem: String,
+        /// What to do about it.
+        way_out: String,
+    },
     /// The result cannot be printed.
     #[error("cannot print: {0}")]
     Output(#[from] io::Error),
@@ -130,7 +142,9 @@ impl From<OpenError> for CliError {
             OpenError::Redis(error) => CliError::Store(error.to_string()),
             OpenError::Endpoints(ConfiguredError::Store(error)) => CliError::Store(error.to_string()),
             OpenError::Endpoints(error) => CliError::failed(error),
-            OpenError::Lane { .. } | OpenError::Connector { .. } => CliError::failed(error),
+            OpenError::Lane { .. } | OpenError::Connector { .. } | OpenError::Endpoint { .. } => {
+                CliError::failed(error)
+            }
             OpenError::Seal(error) => CliError::failed(error),
             OpenError::Client(error) => CliError::failed(error),
             #[cfg(feature = "ses")]

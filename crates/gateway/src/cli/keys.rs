@@ -44,6 +44,8 @@ pub enum KeyScope {
     Send,
     /// Look.
     Read,
+    /// Scrape the metrics.
+    Metrics,
     /// Everything, for every tenant.
     Admin,
 }
@@ -53,6 +55,7 @@ impl KeyScope {
         match self {
             KeyScope::Send => "send",
             KeyScope::Read => "read",
+            KeyScope::Metrics => "metrics",
             KeyScope::Admin => "admin",
         }
     }

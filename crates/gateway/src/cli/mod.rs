@@ -21,6 +21,7 @@ mod keys;
 mod lanes;
 mod nodes;
 mod out;
+mod private;
 mod salvage;
 mod serve;
 mod settings;

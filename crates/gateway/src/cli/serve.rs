@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
+use super::private;
 use crate::api::{self, ApiState, RESERVED, ServerLimits};
 use crate::config::Config;
 use crate::handles::{self, Shares, Wanted};
@@ -31,6 +32,7 @@ pub(super) async fn run(config: Config) -> Result<(), CliError> {
 }
 
 async fn run_logged(config: &Config, log: &Log) -> Result<(), CliError> {
+    private::folder(&config.store.data)?;
     let shares = share_handles(config)?;
     let engine = Arc::new(Engine::open(engine_config(config, shares)?).await?);
     let address = config.server.listen;
@@ -108,7 +110,10 @@ fn admin_key(config: &Config) -> Result<(String, bool), CliError> {
     }
     let path = config.admin_key_file();
     match std::fs::read_to_string(&path) {
-        Ok(key) if !key.trim().is_empty() => Ok((key.trim().to_owned(), false)),
+        Ok(key) if !key.trim().is_empty() => {
+            private::file(&path)?;
+            Ok((key.trim().to_owned(), false))
+        }
         Ok(_) => keep_new_key(&path).map(|key| (key, true)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => keep_new_key(&path).map(|key| (key, true)),
         Err(source) => Err(CliError::File { path, source }),
@@ -117,6 +122,8 @@ fn admin_key(config: &Config) -> Result<(String, bool), CliError> {
 
 fn keep_new_key(path: &Path) -> Result<String, CliError> {
     let key = api::new_key();
+    // An empty file may be there; its mode stays as it is when it is written.
+    private::file(path)?;
     let keep = || -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;

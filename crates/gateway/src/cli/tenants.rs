@@ -1,6 +1,6 @@
 //! `entrega tenants`: who takes turns, and their weights.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::api::Api;
@@ -29,6 +29,55 @@ pub enum TenantsCommand {
         /// From 1.
         weight: u32,
     },
+    /// Set what a tenant may use up; `default` takes a quota back
+    Quota {
+        /// The tenant.
+        tenant: String,
+        /// Which: places, dead-letters, waiting-calls, stored-bytes or requests-per-second.
+        #[arg(value_enum)]
+        quota: QuotaName,
+        /// How much, or `default`.
+        value: String,
+    },
+}
+
+/// The quotas of a tenant.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum QuotaName {
+    /// Waiting jobs in one lane.
+    Places,
+    /// Dead letters that one lane keeps.
+    DeadLetters,
+    /// Calls that wait at once.
+    WaitingCalls,
+    /// Bytes of jobs that have not ended, and of dead letters.
+    StoredBytes,
+    /// Calls of the API in any second.
+    RequestsPerSecond,
+}
+
+impl QuotaName {
+    /// The field of the API.
+    fn field(self) -> &'static str {
+        match self {
+            QuotaName::Places => "places",
+            QuotaName::DeadLetters => "deadLetters",
+            QuotaName::WaitingCalls => "waitingCalls",
+            QuotaName::StoredBytes => "storedBytes",
+            QuotaName::RequestsPerSecond => "requestsPerSecond",
+        }
+    }
+}
+
+/// A quota as it is typed; nothing for the default.
+fn quota_value(text: &str) -> Result<Option<u64>, CliError> {
+    match text {
+        "default" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| CliError::Usage {
+            what: "value",
+            problem: format!("'{number}' is no quota; write a whole number, or 'default'"),
+        }),
+    }
 }
 
 pub(super) async fn run(args: TenantsArgs, api: &Api, out: &mut Out) -> Result<(), CliError> {
@@ -38,6 +87,12 @@ pub(super) async fn run(args: TenantsArgs, api: &Api, out: &mut Out) -> Result<(
             let target = Target::new("/v1/tenants").part(&tenant);
             let answer = api.put(&target, &json!({ "weight": weight })).await?;
             out.answer(&answer, |_| format!("{tenant} has the weight {weight}"))
+        }
+        Some(TenantsCommand::Quota { tenant, quota, value }) => {
+            let target = Target::new("/v1/tenants").part(&tenant);
+            let changes = json!({ "quotas": { quota.field(): quota_value(&value)? } });
+            let answer = api.put(&target, &changes).await?;
+            out.answer(&answer, |_| format!("{tenant} has the quota {} {value}", quota.field()))
         }
     }
 }

@@ -16,7 +16,10 @@ use toml::{Table, Value};
 use super::error::ConfigError;
 use super::lane;
 use super::section::{Given, Section};
-use entrega::connector::{Auth, CONNECTOR, Connector, LANE_PREFIX, RULES_MAX, THROTTLE_MAX, check_base_url, check_id};
+use entrega::connector::{
+    Auth, BREAKER_FAILURES_MAX, CONNECTOR, Connector, LANE_PREFIX, RULES_MAX, SECONDS_MAX, THROTTLE_MAX,
+    check_base_url, check_id,
+};
 use entrega::store::{ConnectorLimits, OnThrottleTimeout};
 
 const ON_THROTTLE_TIMEOUT: [(&str, OnThrottleTimeout); 3] = [
@@ -98,7 +101,7 @@ fn read_auth(given: Given<'_>) -> Result<Auth, ConfigError> {
 fn read_limits(section: &mut Section<'_>) -> Result<ConnectorLimits, ConfigError> {
     let base = ConnectorLimits::default();
     let max = section.get("throttle_max_requests").map(|given| given.number(1..=THROTTLE_MAX)).transpose()?;
-    let per = section.get("throttle_per_seconds").map_or(Ok(1), |given| given.number(1..=86_400_u64))?;
+    let per = section.get("throttle_per_seconds").map_or(Ok(1), |given| given.number(1..=SECONDS_MAX))?;
     let breaker = match section.get("breaker") {
         Some(given) => given.unless_none().map(read_breaker).transpose()?,
         None => base.breaker,
@@ -118,7 +121,7 @@ fn read_limits(section: &mut Section<'_>) -> Result<ConnectorLimits, ConfigError
 fn read_breaker(given: Given<'_>) -> Result<(u32, Duration), ConfigError> {
     let right = "write { failures = 5, open = \"30s\" }, or \"none\"";
     let mut section = given.section()?;
-    let failures = section.need("failures", right)?.number(1..=1_000_000)?;
+    let failures = section.need("failures", right)?.number(1..=BREAKER_FAILURES_MAX)?;
     let open = section.need("open", right)?.positive_duration()?;
     section.finish()?;
     Ok((failures, open))

@@ -81,6 +81,8 @@ fn other_value(path: &str, value: &Value) -> Value {
         ("lanes.email:send.throttle.scope" | "lanes.email:send.breaker.scope", _) => "'tenant'",
         ("log.level", _) => "'debug'",
         ("log.format", _) => "'json'",
+        ("lanes.http.priority_scope", _) => "'lane'",
+        ("lanes.proxy:score.priority_scope", _) => "'tenant'",
         ("lanes.http.on_full", _) => "'preempt'",
         ("lanes.http.on_exhausted", _) => "'blocked'",
         ("lanes.http.channel", _) => "'email'",
@@ -193,7 +195,7 @@ fn the_examples_in_the_comments_of_the_reference_load() {
         text.push('\n');
     }
     let config = load(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    assert_eq!(examples, 16);
+    assert_eq!(examples, 17);
     let http = lane(&config, "http");
     assert_eq!(http.throttle.as_ref().unwrap().max_requests, 100);
     assert_eq!(http.breaker.as_ref().unwrap().0.failures, 5);

@@ -18,7 +18,7 @@ const RETURN_AFTER: Duration = Duration::from_millis(300);
 /// What somebody wants.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    Wish(usize),
+    PlannedRequest(usize),
     Order(usize),
     EarlyReplay,
     /// To see that everything ends.
@@ -45,11 +45,12 @@ impl Outside {
     /// Everybody who comes in a run.
     pub fn new(world: &World) -> Outside {
         let plan = &world.plan;
-        let wishes = plan.wishes.iter().enumerate().map(|(number, wish)| (What::Wish(number), wish.at));
+        let requests =
+            plan.requests.iter().enumerate().map(|(number, request)| (What::PlannedRequest(number), request.at));
         let orders = plan.orders.iter().enumerate().map(|(number, (at, _))| (What::Order(number), *at));
         let early = plan.early_replay.map(|at| (What::EarlyReplay, at));
         let settle = (What::SettleDown, plan.heal_at);
-        let all = wishes.chain(orders).chain(early).chain([settle]);
+        let all = requests.chain(orders).chain(early).chain([settle]);
         Outside { errands: all.map(|(what, at)| (what, Stage::Comes(at))).collect() }
     }
 
@@ -95,7 +96,7 @@ impl Outside {
 async fn visit(what: What, house: Arc<House>, came: Came) {
     let (life, store) = (house.life.clone(), house.store.clone());
     let again = match what {
-        What::Wish(number) => caller::visit(&house, number).await,
+        What::PlannedRequest(number) => caller::visit(&house, number).await,
         What::Order(number) => {
             operator::operate(life, store, number).await;
             None

@@ -95,6 +95,10 @@ impl Registry for WatchedStore {
         self.inner.key_by_hash(hash)
     }
 
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.inner.tenant_settings(tenant)
+    }
+
     async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
         self.inner.put_senders(tenant, senders).await
     }

@@ -35,7 +35,7 @@ impl Witness {
     pub fn settling(&mut self, now: Time, settlement: &Settlement) -> bool {
         let number = settlement.ticket.number().unwrap_or_default();
         self.note(now, format_args!("settling {}", settlement.job.id));
-        let claimed = self.hands.settling(number);
+        let claimed = self.hands.settling(now, number);
         if claimed.is_none() {
             return false;
         }

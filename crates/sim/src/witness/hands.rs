@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use entrega::store::ClaimedJob;
 use entrega_core::id::JobId;
+use entrega_core::lane::{SLOW_AFTER, SlowBounds, attempts_max};
 use entrega_core::name::{LaneName, TenantName};
 use entrega_core::policy::LanePolicy;
 use entrega_core::time::Time;
@@ -25,6 +26,13 @@ struct Claim {
     is_held: bool,
     /// Whether the lane was taken over since.
     is_cut_off: bool,
+    /// Unless it ended in time.
+    was_slow: bool,
+}
+
+/// The most attempts of one tenant.
+fn of_tenant_max(policy: &LanePolicy) -> usize {
+    SlowBounds::of(policy).map_or(policy.tenant_concurrency, |bounds| bounds.tenant_max) as usize
 }
 
 /// How a job was got.
@@ -58,7 +66,7 @@ impl Hands {
     pub fn claimed_in_vain(&mut self, at: Time, node: usize, job: &ClaimedJob) {
         let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
         let (is_past_breaker, is_held, is_cut_off) = (job.past_breaker, false, true);
-        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off };
+        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off, was_slow: true };
         self.claims.insert(number(job), claim);
     }
 
@@ -66,21 +74,36 @@ impl Hands {
     pub fn claimed(&mut self, at: Time, node: usize, job: &ClaimedJob, policy: &LanePolicy) -> Result<(), Broken> {
         let (id, lane, tenant) = (job.job.id, job.job.lane.clone(), job.job.tenant.clone());
         let (is_past_breaker, is_held, is_cut_off) = (job.past_breaker, true, false);
-        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off };
+        let claim = Claim { id, lane, tenant, at, is_past_breaker, node, is_held, is_cut_off, was_slow: true };
         let held = || self.claims.values().filter(|other| other.is_held && other.lane == claim.lane);
         let in_lane = held().count() + 1;
         let of_tenant = held().filter(|other| other.tenant == claim.tenant).count() + 1;
         let checked = match () {
-            _ if in_lane > policy.concurrency as usize => {
+            _ if in_lane > attempts_max(policy) as usize => {
                 Err(("concurrency_bounded", format!("is number {in_lane} of its lane")))
             }
-            _ if of_tenant > policy.tenant_concurrency as usize => {
+            _ if of_tenant > of_tenant_max(policy) => {
                 Err(("concurrency_bounded", format!("is number {of_tenant} of {}", claim.tenant)))
+            }
+            _ if self.slots_taken(&claim) > policy.concurrency as usize => {
+                Err(("concurrency_bounded", "finds no slot, and nothing of its tenant was slow".into()))
             }
             _ => Ok(()),
         };
         self.claims.insert(number(job), claim);
         checked
+    }
+
+    /// How many attempts hold a slot for certain, this one included: nothing of their tenants has been slow so far.
+    fn slots_taken(&self, new: &Claim) -> usize {
+        let is_slow = |claim: &Claim| claim.at + SLOW_AFTER <= new.at;
+        let in_lane = || self.claims.values().filter(|claim| claim.lane == new.lane);
+        let was_slow = |tenant: &TenantName| {
+            in_lane()
+                .filter(|other| other.tenant == *tenant)
+                .any(|other| if other.is_held { is_slow(other) } else { other.was_slow })
+        };
+        1 + in_lane().filter(|claim| claim.is_held && !was_slow(&claim.tenant)).count()
     }
 
     /// A lane has a new owner: whoever is at one of its jobs is so no more.
@@ -137,9 +160,10 @@ impl Hands {
     }
 
     /// Somebody says what came of an attempt. Gives the moment at which it got the job, if that is still its own.
-    pub fn settling(&mut self, number: u64) -> Option<Time> {
+    pub fn settling(&mut self, now: Time, number: u64) -> Option<Time> {
         let claim = self.claims.get_mut(&number).filter(|claim| !claim.is_cut_off)?;
         claim.is_held = false;
+        claim.was_slow = claim.at + SLOW_AFTER <= now;
         Some(claim.at)
     }
 

@@ -75,6 +75,7 @@ fn passing_policy() -> LanePolicy {
         throttle: Some(ThrottlePolicy { max_requests: 3, per: WINDOW, scope: Scope::Lane }),
         breaker: Some((BreakerPolicy { when_open: WhenOpen::Pass, ..breaker(3, 300, 500) }, Scope::Lane)),
         cadence: Some(CadencePolicy::starting_at(Duration::from_millis(30))),
+        priority_scope: Scope::Lane,
         ..gated_policy()
     }
 }
@@ -142,6 +143,10 @@ impl Observed {
                         assert!(self.waiting.insert(new.id));
                     }
                     Admission::Full => assert!(lane.sizes().waiting() >= 20, "refused with room left"),
+                    Admission::OverQuota(quota) => {
+                        let of_tenant = lane.usage(&new.tenant);
+                        assert!(quota == Quota::Places && of_tenant.places >= 18, "{of_tenant:?} is within {quota:?}");
+                    }
                     Admission::Duplicate => panic!("{} is new", new.id),
                 }
             }
@@ -165,6 +170,17 @@ impl Observed {
         }
         assert_eq!(lane.sizes().waiting() as usize, self.waiting.len());
         assert_eq!(lane.sizes().running() as usize, self.running.len());
+        self.check_bounds(lane);
+    }
+
+    /// Slots, slow attempts and those of each tenant stay within their bounds.
+    fn check_bounds(&self, lane: &Lane) {
+        let (policy, sizes) = (lane.policy(), lane.sizes());
+        assert!(sizes.running() - sizes.slow() <= policy.concurrency, "more than there are slots");
+        let bounds = SlowBounds::of(policy);
+        assert!(sizes.slow() <= bounds.map_or(0, |bounds| bounds.max), "more slow ones than may be");
+        let of_tenant = bounds.map_or(policy.tenant_concurrency, |bounds| bounds.tenant_max);
+        assert!(lane.tenants().all(|tenant| tenant.running <= of_tenant), "more of a tenant than may be");
     }
 
     /// All steps, and then everything comes out.
@@ -233,6 +249,18 @@ proptest! {
         observed.live_through(&mut lane(gated_policy()), steps);
         observed.check_end();
         prop_assert_eq!(observed.passed, 0);
+    }
+
+    /// The same where nothing but slots holds anybody, and attempts become slow.
+    #[test]
+    fn no_job_of_a_lane_with_slow_attempts_is_lost_or_doubled(steps in steps()) {
+        let policy = LanePolicy { concurrency: 2, tenant_concurrency: 1, throttle: None, breaker: None, ..gated_policy() };
+        let mut observed = Observed { scope: Scope::Tenant, ..Observed::default() };
+        let mut lane = lane(policy);
+        let unthrottled = |step: &Step| !matches!(step, Step::Throttle { .. });
+        observed.live_through(&mut lane, steps.into_iter().filter(unthrottled).collect());
+        prop_assert!(observed.waiting.is_empty() && observed.running.is_empty(), "stuck: {:?}", observed.waiting);
+        prop_assert_eq!(lane.sizes().slow(), 0);
     }
 
     /// The same where jobs go past an open breaker.

@@ -22,7 +22,7 @@ pub const FIELD_NAME_BYTES_MAX: usize = 76;
 
 /// The names of fields that are written from other parts of the mail, that servers on the way write, or by which services
 /// take orders (which set of SES a mail belongs to, whom a report of it names).
-const OURS: [&str; 13] = [
+const OURS: [&str; 17] = [
     "from",
     "to",
     "cc",
@@ -36,8 +36,19 @@ const OURS: [&str; 13] = [
     "received",
     "mime-version",
     "dkim-signature",
+    // What servers say of a sender they checked; readers believe it.
+    "authentication-results",
+    "received-spf",
+    "x-authentication-warning",
+    "x-original-authentication-results",
 ];
-const OUR_PREFIXES: [&str; 6] = ["content-", "resent-", "x-entrega-", "x-ses-", "x-mc-", "x-smtpapi"];
+const OUR_PREFIXES: [&str; 7] = ["arc-", "content-", "resent-", "x-entrega-", "x-ses-", "x-mc-", "x-smtpapi"];
+
+/// The first character that changes the direction in which a text is shown: with one, `exe.txt` may end in `exe`.
+pub(crate) fn direction_mark(text: &str) -> Option<char> {
+    let is_mark = |c: &char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().find(is_mark)
+}
 
 /// The first character that may not stand in a header: it ends a line there, or is not meant to be seen.
 pub(crate) fn control(text: &str) -> Option<char> {

@@ -35,7 +35,7 @@ fn job() -> Job {
     }
 }
 
-fn wish() -> MailRequest {
+fn request() -> MailRequest {
     MailRequest {
         to: vec!["ana@example.com".into()],
         from: Some("Entrega <noreply@example.org>".into()),
@@ -54,8 +54,8 @@ fn file(filename: &str, content_id: Option<&str>) -> AttachmentRequest {
     }
 }
 
-fn written(wish: MailRequest) -> Vec<u8> {
-    write_out(&job(), &check_mail(wish, None).unwrap(), DOMAIN).unwrap().to_vec()
+fn written(request: MailRequest) -> Vec<u8> {
+    write_out(&job(), &check_mail(request, None).unwrap(), DOMAIN).unwrap().to_vec()
 }
 
 fn parse(message: &[u8]) -> Message<'_> {
@@ -73,11 +73,11 @@ fn shape(message: &[u8]) -> Vec<String> {
 
 #[test]
 fn a_plain_mail_is_written_as_one_would_by_hand() {
-    let mut wish = wish();
-    wish.cc = vec!["\"Silva, Rui\" <rui@example.com>".into(), "zoe@example.com".into()];
-    wish.bcc = vec!["secret@example.com".into()];
-    wish.reply_to = Some("help@example.org".into());
-    wish.headers = vec![("X-Tag".into(), "a".into()), ("X-Tag".into(), "b".into())];
+    let mut request = request();
+    request.cc = vec!["\"Silva, Rui\" <rui@example.com>".into(), "zoe@example.com".into()];
+    request.bcc = vec!["secret@example.com".into()];
+    request.reply_to = Some("help@example.org".into());
+    request.headers = vec![("X-Tag".into(), "a".into()), ("X-Tag".into(), "b".into())];
     let id = job().id;
     let expected = format!(
         "From: Entrega <noreply@example.org>\r\n\
@@ -95,7 +95,7 @@ fn a_plain_mail_is_written_as_one_would_by_hand() {
          \r\n\
          Hi\r\n"
     );
-    assert_eq!(String::from_utf8(written(wish)).unwrap(), expected);
+    assert_eq!(String::from_utf8(written(request)).unwrap(), expected);
     assert_eq!(message_id(id, DOMAIN), format!("<{id}@mail.example.com>"));
     assert!(id.to_string().starts_with("out_"));
 }
@@ -133,31 +133,31 @@ fn a_body_has_no_more_parts_than_it_needs() {
         ),
     ];
     for (text, html, attachments, kinds) in table {
-        let wish = MailRequest { text: text.clone(), html: html.clone(), attachments, ..wish() };
-        assert_eq!(shape(&written(wish)), kinds);
+        let request = MailRequest { text: text.clone(), html: html.clone(), attachments, ..request() };
+        assert_eq!(shape(&written(request)), kinds);
     }
 }
 
 #[test]
 fn every_attempt_sends_the_same_bytes() {
-    let wish = || MailRequest { html: Some("<p>".into()), attachments: vec![file("a.png", None)], ..wish() };
-    assert_eq!(written(wish()), written(wish()));
+    let request = || MailRequest { html: Some("<p>".into()), attachments: vec![file("a.png", None)], ..request() };
+    assert_eq!(written(request()), written(request()));
 }
 
 #[test]
 fn the_longest_of_everything_fits_the_lines() {
     let address = format!("{}@{}.example.com", "a".repeat(64), "b".repeat(60));
-    let mut wish = wish();
-    wish.to = vec![format!("\"{}\" <{address}>", "\\\"".repeat(255)); 50];
-    wish.subject = "s".repeat(998);
-    wish.headers = vec![
+    let mut request = request();
+    request.to = vec![format!("\"{}\" <{address}>", "\\\"".repeat(255)); 50];
+    request.subject = "s".repeat(998);
+    request.headers = vec![
         ("N".repeat(76), "v".repeat(998)),
         ("List-Unsubscribe".into(), format!("<https://example.com/{}>", "u".repeat(800))),
     ];
-    wish.attachments = vec![file(&"ä".repeat(127), None), file(&"\"".repeat(255), Some(&"c".repeat(255)))];
-    let message = written(wish.clone());
+    request.attachments = vec![file(&"ä".repeat(127), None), file(&"\"".repeat(255), Some(&"c".repeat(255)))];
+    let message = written(request.clone());
     check_lines(&message);
-    check_read_back(&check_mail(wish, None).unwrap(), &message);
+    check_read_back(&check_mail(request, None).unwrap(), &message);
     // What can be left as it is must be: programs read this one.
     assert!(String::from_utf8(message).unwrap().contains("List-Unsubscribe: <https://example.com/uuu"));
 }
@@ -166,7 +166,7 @@ fn the_longest_of_everything_fits_the_lines() {
 #[test]
 fn a_text_of_nothing_but_line_ends_takes_no_longer_than_another() {
     let (done, ended) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(written(MailRequest { text: Some("\n".repeat(1 << 20)), ..wish() })));
+    std::thread::spawn(move || done.send(written(MailRequest { text: Some("\n".repeat(1 << 20)), ..request() })));
     let message = ended.recv_timeout(Duration::from_secs(20)).expect("it takes well under a second");
     check_lines(&message);
     assert!(message.ends_with(&b"\r\n".repeat(1 << 20)));
@@ -174,7 +174,7 @@ fn a_text_of_nothing_but_line_ends_takes_no_longer_than_another() {
 
 #[test]
 fn what_was_stored_by_another_program_cannot_break_out_of_its_header() {
-    let good = check_mail(MailRequest { attachments: vec![file("a.png", Some("a"))], ..wish() }, None).unwrap();
+    let good = check_mail(MailRequest { attachments: vec![file("a.png", Some("a"))], ..request() }, None).unwrap();
     let mailbox =
         |name: Option<&str>, address: &str| Mailbox { name: name.map(str::to_owned), address: address.into() };
     let table: [(&str, Mail); 9] = [
@@ -325,7 +325,7 @@ fn attachment() -> impl Strategy<Value = AttachmentRequest> {
     )
 }
 
-fn any_wish() -> impl Strategy<Value = MailRequest> {
+fn any_request() -> impl Strategy<Value = MailRequest> {
     let some = |most| prop::collection::vec(mailbox(), 0..most);
     let headers = prop::collection::vec(("X-[A-Za-z0-9]{1,9}(-[a-z]{1,9}){0,2}", tricky()), 0..4);
     let people = (prop::collection::vec(mailbox(), 1..30), some(9), some(9), mailbox(), prop::option::of(mailbox()));
@@ -348,7 +348,7 @@ fn any_wish() -> impl Strategy<Value = MailRequest> {
 proptest! {
     #[test]
     fn whatever_is_taken_reads_back_as_it_was_given(
-        email in any_wish().prop_filter_map("refused", |wish| check_mail(wish, None).ok())
+        email in any_request().prop_filter_map("refused", |request| check_mail(request, None).ok())
     ) {
         let message = write_out(&job(), &email, DOMAIN).unwrap();
         check_lines(&message);

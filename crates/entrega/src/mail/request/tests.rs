@@ -4,7 +4,7 @@ use super::*;
 use crate::mail::address::ADDRESS_BYTES_MAX;
 use crate::mail::message::field::control;
 
-fn wish() -> MailRequest {
+fn request() -> MailRequest {
     MailRequest {
         to: vec!["ana@example.com".into()],
         from: Some("noreply@example.org".into()),
@@ -22,13 +22,13 @@ fn header(name: &str, value: &str) -> Vec<(String, String)> {
     vec![(name.to_owned(), value.to_owned())]
 }
 
-fn taken(wish: MailRequest) -> Mail {
-    check_mail(wish, None).unwrap_or_else(|refusal| panic!("{refusal}"))
+fn taken(request: MailRequest) -> Mail {
+    check_mail(request, None).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
 /// Which field is refused, and in which words.
-fn refused(wish: MailRequest) -> (String, String) {
-    match check_mail(wish, None) {
+fn refused(request: MailRequest) -> (String, String) {
+    match check_mail(request, None) {
         Err(Refusal::Invalid { field, problem }) => (field, problem),
         other => panic!("{other:?}"),
     }
@@ -131,34 +131,34 @@ fn what_is_no_address_is_refused() {
     }
 }
 
-/// A field, and a wish with a text put into it.
+/// A field, and a request with a text put into it.
 type Field = (&'static str, fn(&str) -> MailRequest);
 
 /// Every field that ends up in a header.
 fn fields() -> Vec<Field> {
     vec![
-        ("to[1]", |bad| MailRequest { to: vec!["a@b.com".into(), format!("a{bad}@b.com")], ..wish() }),
-        ("to[0]", |bad| MailRequest { to: vec![format!("a@b.com{bad}")], ..wish() }),
-        ("to[0]", |bad| MailRequest { to: vec![format!("A{bad} <a@b.com>")], ..wish() }),
-        ("to[0]", |bad| MailRequest { to: vec![format!("\"A{bad}\" <a@b.com>")], ..wish() }),
-        ("cc[0]", |bad| MailRequest { cc: vec![format!("{bad}a@b.com")], ..wish() }),
-        ("bcc[0]", |bad| MailRequest { bcc: vec![format!("a@{bad}b.com")], ..wish() }),
-        ("from", |bad| MailRequest { from: Some(format!("a@b.com{bad}Bcc: x@y.z")), ..wish() }),
-        ("replyTo", |bad| MailRequest { reply_to: Some(format!("A <a@b.com>{bad}")), ..wish() }),
-        ("subject", |bad| MailRequest { subject: format!("a{bad}Bcc: x@y.z"), ..wish() }),
-        ("headers.X-A", |bad| MailRequest { headers: header("X-A", &format!("a{bad}b")), ..wish() }),
-        ("headers.X", |bad| MailRequest { headers: header(&format!("X{bad}A"), "a"), ..wish() }),
+        ("to[1]", |bad| MailRequest { to: vec!["a@b.com".into(), format!("a{bad}@b.com")], ..request() }),
+        ("to[0]", |bad| MailRequest { to: vec![format!("a@b.com{bad}")], ..request() }),
+        ("to[0]", |bad| MailRequest { to: vec![format!("A{bad} <a@b.com>")], ..request() }),
+        ("to[0]", |bad| MailRequest { to: vec![format!("\"A{bad}\" <a@b.com>")], ..request() }),
+        ("cc[0]", |bad| MailRequest { cc: vec![format!("{bad}a@b.com")], ..request() }),
+        ("bcc[0]", |bad| MailRequest { bcc: vec![format!("a@{bad}b.com")], ..request() }),
+        ("from", |bad| MailRequest { from: Some(format!("a@b.com{bad}Bcc: x@y.z")), ..request() }),
+        ("replyTo", |bad| MailRequest { reply_to: Some(format!("A <a@b.com>{bad}")), ..request() }),
+        ("subject", |bad| MailRequest { subject: format!("a{bad}Bcc: x@y.z"), ..request() }),
+        ("headers.X-A", |bad| MailRequest { headers: header("X-A", &format!("a{bad}b")), ..request() }),
+        ("headers.X", |bad| MailRequest { headers: header(&format!("X{bad}A"), "a"), ..request() }),
         ("attachments[0].filename", |bad| {
             let filename = format!("a{bad}.pdf");
-            MailRequest { attachments: vec![AttachmentRequest { filename, ..file() }], ..wish() }
+            MailRequest { attachments: vec![AttachmentRequest { filename, ..file() }], ..request() }
         }),
         ("attachments[0].contentType", |bad| {
             let content_type = Some(format!("text/plain;{bad} charset=utf-8"));
-            MailRequest { attachments: vec![AttachmentRequest { content_type, ..file() }], ..wish() }
+            MailRequest { attachments: vec![AttachmentRequest { content_type, ..file() }], ..request() }
         }),
         ("attachments[1].contentId", |bad| {
             let content_id = Some(format!("a{bad}"));
-            MailRequest { attachments: vec![file(), AttachmentRequest { content_id, ..file() }], ..wish() }
+            MailRequest { attachments: vec![file(), AttachmentRequest { content_id, ..file() }], ..request() }
         }),
     ]
 }
@@ -172,7 +172,7 @@ fn line_breaks_and_control_characters_are_refused_in_every_field() {
             assert!(control(&problem).is_none() && control(&field).is_none(), "{field}: {problem:?}");
         }
     }
-    // Without them the same wishes pass, so it is them that are refused.
+    // Without them the same requests pass, so it is them that are refused.
     for (field, make) in fields().into_iter().filter(|(field, _)| *field != "from") {
         check_mail(make(""), None).unwrap_or_else(|refusal| panic!("{field}: {refusal}"));
     }
@@ -187,34 +187,34 @@ fn a_refusal_names_the_field() {
     let called = |id: &str| AttachmentRequest { content_id: Some(id.into()), ..file() };
     let holding = |content: &str| vec![AttachmentRequest { content_base64: content.into(), ..file() }];
     let table = [
-        ("from", MailRequest { from: None, ..wish() }),
-        ("from", MailRequest { from: Some(String::new()), ..wish() }),
-        ("to", MailRequest { to: vec![], cc: list(1), ..wish() }),
-        ("to", MailRequest { to: list(20), cc: list(20), bcc: list(11), ..wish() }),
-        ("subject", MailRequest { subject: "ä".repeat(999), ..wish() }),
-        ("text", MailRequest { text: None, ..wish() }),
-        ("text", MailRequest { text: Some(String::new()), html: Some(String::new()), ..wish() }),
-        ("text", MailRequest { text: Some("a".repeat(MAIL_BODY_BYTES_MAX + 1)), ..wish() }),
-        ("html", MailRequest { html: Some("a".repeat(MAIL_BODY_BYTES_MAX + 1)), ..wish() }),
-        ("attachments", MailRequest { attachments: files(51), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named(""), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named("../a"), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named("a\\b"), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named(".."), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named(&"a".repeat(256)), ..wish() }),
-        ("attachments[0].filename", MailRequest { attachments: named("=?utf-8?b?Li4vYQ==?="), ..wish() }),
-        ("attachments[0].content", MailRequest { attachments: holding("A"), ..wish() }),
-        ("attachments[0].content", MailRequest { attachments: holding("AA\nAA"), ..wish() }),
-        ("attachments[0].content", MailRequest { attachments: holding("-_-_"), ..wish() }),
-        ("attachments[1].contentId", MailRequest { attachments: vec![called("a"), called("a")], ..wish() }),
-        ("attachments[0].contentId", MailRequest { attachments: vec![called("<a>")], ..wish() }),
-        ("attachments[0].contentId", MailRequest { attachments: vec![called("")], ..wish() }),
-        ("headers", MailRequest { headers: vec![("X-A".into(), "a".into()); 51], ..wish() }),
-        ("headers.X-A", MailRequest { headers: header("X-A", &"a".repeat(999)), ..wish() }),
-        ("headers.X-A", MailRequest { headers: header("X-A", " "), ..wish() }),
+        ("from", MailRequest { from: None, ..request() }),
+        ("from", MailRequest { from: Some(String::new()), ..request() }),
+        ("to", MailRequest { to: vec![], cc: list(1), ..request() }),
+        ("to", MailRequest { to: list(20), cc: list(20), bcc: list(11), ..request() }),
+        ("subject", MailRequest { subject: "ä".repeat(999), ..request() }),
+        ("text", MailRequest { text: None, ..request() }),
+        ("text", MailRequest { text: Some(String::new()), html: Some(String::new()), ..request() }),
+        ("text", MailRequest { text: Some("a".repeat(MAIL_BODY_BYTES_MAX + 1)), ..request() }),
+        ("html", MailRequest { html: Some("a".repeat(MAIL_BODY_BYTES_MAX + 1)), ..request() }),
+        ("attachments", MailRequest { attachments: files(51), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named(""), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named("../a"), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named("a\\b"), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named(".."), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named(&"a".repeat(256)), ..request() }),
+        ("attachments[0].filename", MailRequest { attachments: named("=?utf-8?b?Li4vYQ==?="), ..request() }),
+        ("attachments[0].content", MailRequest { attachments: holding("A"), ..request() }),
+        ("attachments[0].content", MailRequest { attachments: holding("AA\nAA"), ..request() }),
+        ("attachments[0].content", MailRequest { attachments: holding("-_-_"), ..request() }),
+        ("attachments[1].contentId", MailRequest { attachments: vec![called("a"), called("a")], ..request() }),
+        ("attachments[0].contentId", MailRequest { attachments: vec![called("<a>")], ..request() }),
+        ("attachments[0].contentId", MailRequest { attachments: vec![called("")], ..request() }),
+        ("headers", MailRequest { headers: vec![("X-A".into(), "a".into()); 51], ..request() }),
+        ("headers.X-A", MailRequest { headers: header("X-A", &"a".repeat(999)), ..request() }),
+        ("headers.X-A", MailRequest { headers: header("X-A", " "), ..request() }),
     ];
-    for (expected, wish) in table {
-        assert_eq!(refused(wish).0, expected);
+    for (expected, request) in table {
+        assert_eq!(refused(request).0, expected);
     }
     for kind in [
         "",
@@ -231,8 +231,8 @@ fn a_refusal_names_the_field() {
         "text/plain; name==?utf-8?q?a?=",
         "text/plain\u{a0}",
     ] {
-        let wish = MailRequest { attachments: typed(kind), ..wish() };
-        assert_eq!(refused(wish).0, "attachments[0].contentType", "{kind}");
+        let request = MailRequest { attachments: typed(kind), ..request() };
+        assert_eq!(refused(request).0, "attachments[0].contentType", "{kind}");
     }
 }
 
@@ -263,12 +263,12 @@ fn headers_that_the_gateway_writes_are_not_the_callers() {
         "X-Ä",
         &"X".repeat(77),
     ] {
-        let (field, _) = refused(MailRequest { headers: header(name, "a"), ..wish() });
+        let (field, _) = refused(MailRequest { headers: header(name, "a"), ..request() });
         assert!(field.starts_with("headers."), "{name}: {field}");
     }
     let mine = [("X-Tag", "a"), ("X-Tag", "b"), ("List-Unsubscribe", "<https://example.com/u?a=1>")];
     let mine: Vec<_> = mine.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    assert_eq!(taken(MailRequest { headers: mine.clone(), ..wish() }).headers, mine);
+    assert_eq!(taken(MailRequest { headers: mine.clone(), ..request() }).headers, mine);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn the_largest_that_is_allowed_is_taken() {
         html: Some("a".repeat(MAIL_BODY_BYTES_MAX)),
         attachments: vec![half(), half()],
         headers: vec![("X-A".into(), "a".repeat(998)); 50],
-        ..wish()
+        ..request()
     };
     let email = taken(full.clone());
     assert_eq!(email.attachments.iter().map(|file| file.content.0.len()).sum::<usize>(), ATTACHMENTS_BYTES_MAX);
@@ -295,11 +295,11 @@ fn the_largest_that_is_allowed_is_taken() {
 #[test]
 fn the_configured_sender_stands_in() {
     let sender = Mailbox { name: Some("Shop".into()), address: "shop@example.org".into() };
-    let email = check_mail(MailRequest { from: None, ..wish() }, Some(&sender)).unwrap();
+    let email = check_mail(MailRequest { from: None, ..request() }, Some(&sender)).unwrap();
     assert_eq!(email.from, sender);
-    let email = check_mail(wish(), Some(&sender)).unwrap();
+    let email = check_mail(request(), Some(&sender)).unwrap();
     assert_eq!(email.from.address, "noreply@example.org");
-    assert!(refused(MailRequest { from: None, ..wish() }).1.contains("[email] from"));
+    assert!(refused(MailRequest { from: None, ..request() }).1.contains("[email] from"));
 }
 
 #[test]
@@ -307,13 +307,44 @@ fn the_same_address_in_other_letters_is_one_recipient() {
     let email = taken(MailRequest {
         to: vec!["Ana <ana@example.com>".into(), "ana@EXAMPLE.com".into()],
         bcc: vec!["ANA@example.com".into(), "ana@Example.Com".into()],
-        ..wish()
+        ..request()
     });
     assert_eq!(email.recipients(), ["ana@example.com", "ANA@example.com"]);
 }
 
 #[test]
 fn an_empty_text_is_no_text() {
-    let email = taken(MailRequest { text: Some(String::new()), html: Some("<p>".into()), ..wish() });
+    let email = taken(MailRequest { text: Some(String::new()), html: Some("<p>".into()), ..request() });
     assert_eq!((email.text, email.html), (None, Some("<p>".into())));
+}
+
+/// Readers believe what servers say of a sender, and what they see of a file's name.
+#[test]
+fn what_servers_say_and_names_that_turn_around_are_refused() {
+    let mail = |change: &dyn Fn(&mut MailRequest)| {
+        let mut request = MailRequest {
+            to: vec!["ann@example.com".into()],
+            from: Some("shop@example.com".into()),
+            subject: "Hello".into(),
+            text: Some("Hello!".into()),
+            ..MailRequest::default()
+        };
+        change(&mut request);
+        check_mail(request, None).err().map(|refusal| refusal.to_string())
+    };
+    for name in
+        ["Authentication-Results", "received-spf", "ARC-Seal", "arc-message-signature", "ARC-Authentication-Results"]
+    {
+        let refused = mail(&|mail| mail.headers = vec![(name.into(), "spf=pass".into())]).unwrap();
+        assert!(refused.contains(name), "{refused}");
+    }
+    assert_eq!(mail(&|mail| mail.headers = vec![("X-Archive".into(), "yes".into())]), None);
+    let named = |filename: &str| {
+        mail(&|mail| mail.attachments = vec![AttachmentRequest { filename: filename.into(), ..Default::default() }])
+    };
+    for mark in ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'] {
+        let refused = named(&format!("invoice{mark}fdp.exe")).unwrap();
+        assert!(refused.contains("attachments[0].filename"), "{refused}");
+    }
+    assert_eq!(named("חשבונית.pdf"), None);
 }

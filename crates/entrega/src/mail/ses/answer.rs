@@ -99,7 +99,7 @@ fn fault(error: &CallError) -> Reply {
         CallError::Resolve { .. } => Reply::Unreached(unanswered(FaultKind::Resolve, reason)),
         CallError::Connect { .. } => Reply::Unreached(unanswered(FaultKind::Connect, reason)),
         CallError::Tls { .. } => Reply::Unreached(unanswered(FaultKind::Tls, reason)),
-        CallError::Forbidden(_) => {
+        CallError::Forbidden(_) | CallError::ForbiddenName { .. } => {
             let way_out = "if this is where SES is, name it as `endpoint` in the URL of the transport";
             Reply::Unreached(unanswered(FaultKind::Connect, format!("{reason}; {way_out}")))
         }

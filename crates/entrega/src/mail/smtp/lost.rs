@@ -3,7 +3,6 @@
 //! Never: shows a password.
 
 use std::io;
-use std::net::SocketAddr;
 
 use entrega_core::mail::{AUTH, MailRefusal, TURNED_AWAY};
 use entrega_core::outcome::FaultKind;
@@ -18,10 +17,11 @@ pub(super) enum Lost {
     Resolve { host: String, source: io::Error },
     #[error("the name '{host}' has no address")]
     NoAddress { host: String },
-    #[error("no connection to {address}: {source}")]
-    Connect { address: SocketAddr, source: io::Error },
-    #[error("no connection to {address} in time")]
-    Unreachable { address: SocketAddr },
+    // Tenants read it: which addresses the servers have is not theirs to know.
+    #[error("no connection to the mail server: {source}")]
+    Connect { source: io::Error },
+    #[error("no connection to the mail server in time")]
+    Unreachable,
     #[error("{host}:{port} does not begin as an SMTP server does: {source}")]
     Opening { host: String, port: u16, source: WireError },
     #[error("{}", .0.text())]
@@ -78,7 +78,7 @@ impl Lost {
             }
             Lost::Login(_) | Lost::NoLogin => AUTH,
             Lost::Aborted(_) => FaultKind::Aborted.code(),
-            Lost::Unreachable { .. } | Lost::Timeout => FaultKind::Timeout.code(),
+            Lost::Unreachable | Lost::Timeout => FaultKind::Timeout.code(),
         }
     }
 }

@@ -250,9 +250,13 @@ fn refused_login(reply: Reply) -> Lost {
 }
 
 async fn connect_to(address: SocketAddr, limit: Duration) -> Result<TcpStream, Lost> {
-    let stream = timeout(limit, TcpStream::connect(address)).await.map_err(|_| Lost::Unreachable { address })?;
+    let lost = |lost: Lost| {
+        tracing::debug!(%address, errorReason = %lost, "No connection to a mail server");
+        lost
+    };
+    let stream = timeout(limit, TcpStream::connect(address)).await.map_err(|_| lost(Lost::Unreachable))?;
     let connected = stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
-    connected.map_err(|source| Lost::Connect { address, source })
+    connected.map_err(|source| lost(Lost::Connect { source }))
 }
 
 /// Whom a handshake believes: the public roots, and who else is named.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use entrega_core::id::JobId;
 use entrega_core::lane::{Left, Ticket, Waiting};
 use entrega_core::outcome::Lesson;
+use entrega_core::quota::Quota;
 use entrega_core::time::Time;
 use entrega_ledger::{EntryId, Unit, When};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -33,6 +34,8 @@ pub(super) enum Taken {
     Accepted(Option<Left>),
     /// The lane is full.
     Full,
+    /// Its tenant has all that it may have.
+    OverQuota(Quota),
     /// Its id is in the lane.
     Duplicate,
     /// One of its keys was used by somebody else since it was looked at.

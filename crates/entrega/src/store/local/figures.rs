@@ -8,6 +8,7 @@ use std::time::Duration;
 use entrega_core::breaker::BreakerFigures;
 use entrega_core::cadence::CadenceFigures;
 use entrega_core::lane::{Hold, LaneSizes};
+use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use entrega_ledger::{Key, Unit};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ use crate::store::{LaneView, StoreError};
 /// How often owners show how their lanes stand.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
+/// The most tenants without a place that are shown to others.
+const WITHOUT_PLACES_MAX: usize = 256;
+
 /// How a lane stands.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct LaneFigures {
@@ -34,6 +38,8 @@ pub(super) struct LaneFigures {
     breaker: Option<BreakerFigures>,
     cadence: Option<CadenceFigures>,
     oldest: Option<Time>,
+    /// Tenants that have all the places they may have, as far as they are shown.
+    without_places: Vec<TenantName>,
 }
 
 impl OwnedLane {
@@ -48,13 +54,14 @@ impl OwnedLane {
             breaker: machine.breaker(now),
             cadence: machine.cadence(),
             oldest: machine.oldest(),
+            without_places: machine.tenants_without_places(WITHOUT_PLACES_MAX),
         }
     }
 }
 
 impl Shared {
     fn lane_view(&self, lane: &LaneEntry, figures: LaneFigures, is_owned: bool) -> LaneView {
-        let LaneFigures { sizes, blocked, dead_letters, hold, breaker, cadence, oldest } = figures;
+        let LaneFigures { sizes, blocked, dead_letters, hold, breaker, cadence, oldest, without_places: _ } = figures;
         let paused = self.registered.read().is_paused(&lane.name);
         let (name, policy) = (lane.name.clone(), lane.policy.clone());
         LaneView { name, policy, sizes, blocked, dead_letters, paused, hold, breaker, cadence, oldest, is_owned }
@@ -87,15 +94,15 @@ impl Shared {
             match lane.owned() {
                 Some(owned) => {
                     let figures = owned.figures(now);
-                    lane.published.lock().show(figures.sizes.waiting());
+                    lane.published.lock().show(figures.sizes.waiting(), figures.without_places.clone());
                     let mut unit = Unit::default();
                     unit.put(FIGURES, Key::Text(lane.name.to_string()), records::encode(&figures));
                     let change = Change::of(&owned, unit, Vec::new(), None);
                     self.send(Command::Change { change, reply: None })?;
                 }
                 None => {
-                    let waiting = self.shown(lane).await?.sizes.waiting();
-                    lane.published.lock().show(waiting);
+                    let shown = self.shown(lane).await?;
+                    lane.published.lock().show(shown.sizes.waiting(), shown.without_places);
                 }
             }
         }

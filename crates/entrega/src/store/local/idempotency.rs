@@ -29,13 +29,16 @@ impl IdempotencyLog for LocalStore {
         runs_until: Time,
     ) -> Result<RequestState, StoreError> {
         let shared = &self.shared;
-        let key = records::request_key(tenant, &request.key);
+        let key = records::submission_key(tenant, &request.key);
         let decided = shared.decide(IDEMPOTENCY, &key, |found| {
             let now = shared.clock.now();
             let kept = found.map(|bytes| records::decode::<IdempotencyRecord>(IDEMPOTENCY, bytes)).transpose();
             let kept = shared.readable(&key, kept)?.flatten();
             match kept.filter(|kept| kept.expires > now) {
-                Some(kept) if kept.request != request.request => return Ok(Decided::Leave(RequestState::OtherRequest)),
+                // A job's key is no other call's, though its path and body be the same.
+                Some(kept) if kept.request != request.request || kept.state.is_none() => {
+                    return Ok(Decided::Leave(RequestState::OtherRequest));
+                }
                 Some(IdempotencyRecord { state: Some(RecordState::Answered(answer)), .. }) => {
                     return Ok(Decided::Leave(RequestState::Ended(answer)));
                 }
@@ -61,7 +64,7 @@ impl IdempotencyLog for LocalStore {
         answer: Option<Vec<u8>>,
     ) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let key = records::request_key(tenant, &request.key);
+        let key = records::submission_key(tenant, &request.key);
         let decided = shared.decide(IDEMPOTENCY, &key, |found| {
             let begun = found.and_then(|bytes| records::decode::<IdempotencyRecord>(IDEMPOTENCY, bytes).ok());
             let expires = begun.map_or_else(|| shared.clock.now() + request.lasts, |begun| begun.expires);

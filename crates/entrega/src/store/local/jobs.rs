@@ -141,14 +141,14 @@ impl JobStore for LocalStore {
             }
             match &self.shared.cluster {
                 None => {
-                    end.told().await;
+                    end.notified().await;
                     return match self.shared.is_failed() && is_waiting().await? {
                         true => Err(self.shared.stopped()),
                         false => Ok(()),
                     };
                 }
                 // Another node may end it, and whoever took it may be told, or not.
-                Some(_) => drop(tokio::time::timeout(LOOK_AGAIN_AFTER, end.told()).await),
+                Some(_) => drop(tokio::time::timeout(LOOK_AGAIN_AFTER, end.notified()).await),
             }
         }
     }

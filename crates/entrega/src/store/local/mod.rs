@@ -10,7 +10,7 @@
 //! - `owners` and `cluster`: which lanes this node owns, over a shared ledger, and what it knows of others;
 //!   `placement`, `nodes`: who should own what; `recovery`: from the ledger to a machine; `starts`: what throttles know of the last owner
 //! - `command`, `queue`, `draft`, `writer`: group commit; `room`: what new work may take of the disk
-//! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `mail`, `sweep`,
+//! - `submits`, `jobs` (with `read_ahead` and `prefetch`), `settlements`, `ends`, `listing`, `dead` (with `dead_index`), `registry`, `tenants`, `mail`, `sweep`,
 //!   `answers`, `gates`, `idempotency`: the verbs; `changes`: read, decide, write
 //! - `salvage`: a new store from what can be read of a damaged one
 //! - `inbox`, `order`, `orders`, `figures`, `published`, `signals`: what nodes leave, ask, show and tell one another
@@ -37,6 +37,7 @@ mod nodes;
 mod order;
 mod orders;
 mod owners;
+mod pauses;
 mod placement;
 mod prefetch;
 mod published;
@@ -56,6 +57,7 @@ mod starts;
 mod submits;
 mod sweep;
 pub mod tables;
+mod tenants;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -323,7 +325,7 @@ impl Shared {
         self.submit_permits.close();
         self.settle_permits.close();
         self.queue.close();
-        self.waiters.tell_all();
+        self.waiters.notify_all();
     }
 
     fn stopped(&self) -> StoreError {

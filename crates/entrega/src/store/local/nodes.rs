@@ -155,7 +155,7 @@ impl Shared {
         self.leave(&hold.shard, hold.token);
         *cluster.nodes.last.lock() = Some((hold.shard.to_string(), to, now));
         tracing::info!(shard = %hold.shard, to = format!("{to:016x}"), "Handed over to another node");
-        self.tell("free".into());
+        self.signal("free".into());
         Ok(())
     }
 

@@ -214,6 +214,6 @@ impl Shared {
     }
 
     fn tell_answered(&self, receipt: &Receipt) {
-        self.tell(format!("answer {}", answer_key(receipt.until, &receipt.id)));
+        self.signal(format!("answer {}", answer_key(receipt.until, &receipt.id)));
     }
 }

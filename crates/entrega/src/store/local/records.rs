@@ -8,8 +8,7 @@
 //! | `dead` | job id | [`DeadLetter`] as JSON, until TTL or cap |
 //! | `registry` | `key/<id>` `tenant/<name>` `senders/<tenant>` `clock` `paused/<lane>` `replay/<id>` `endpoint/<tenant>/<name>` `connector/<id>` `lane/<name>` `format` | JSON |
 //! | `registry` | `starts/<lane>` | [`Starts`](entrega_core::lane::Starts): always, where nodes share the ledger, else from an orderly stop to the next start |
-//! | `idempotency` | `key/<tenant>/<key>` | [`IdempotencyRecord`], until it expires |
-//! | `idempotency` | `request/<tenant>/<key>` | [`IdempotencyRecord`] of a request that is answered itself, until it expires |
+//! | `idempotency` | `key/<tenant>/<key>` | [`IdempotencyRecord`] of a job, or of a request that is answered itself, until it expires |
 //! | `idempotency` | `expiry/<moment>/…` | nothing; what a sweep looks for |
 //! | `mail` | `suppressed/<tenant>/<address>` | [`Suppression`](crate::store::Suppression) as JSON |
 //! | `mail` | `feedback/<job id>` | [`Noted`] as JSON, until it expires |
@@ -57,6 +56,8 @@ pub(super) struct Live {
     pub(super) blocked: Option<String>,
     /// Whether it has a history although its attempts count anew.
     pub(super) unblocked: bool,
+    /// What the job carries.
+    pub(super) bytes: u32,
 }
 
 impl Live {
@@ -71,6 +72,7 @@ impl Live {
             generation: 0,
             blocked: None,
             unblocked: false,
+            bytes: u32::try_from(carried_bytes(job)).unwrap_or(u32::MAX),
         }
     }
 
@@ -83,11 +85,12 @@ impl Live {
             expires: self.expires,
             attempt: self.attempt,
             generation: self.generation,
+            bytes: self.bytes,
         }
     }
 }
 
-/// A submission that must not happen twice.
+/// A submission, or a request, that must not happen twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct IdempotencyRecord {
     pub(super) request: [u8; 32],
@@ -106,12 +109,7 @@ pub(super) enum RecordState {
     Answered(Vec<u8>),
 }
 
-/// What a request that makes no job is remembered by.
-pub(super) fn request_key(tenant: &TenantName, key: &str) -> String {
-    format!("request/{tenant}/{key}")
-}
-
-/// What a submission is remembered by.
+/// What a submission, or a request that makes no job, is remembered by: one key means one request, of whichever kind.
 pub(super) fn submission_key(tenant: &TenantName, key: &str) -> String {
     format!("key/{tenant}/{key}")
 }

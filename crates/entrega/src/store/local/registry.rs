@@ -12,12 +12,11 @@ use entrega_core::name::{LaneName, TenantName};
 use entrega_core::sender::SenderRule;
 use entrega_core::throttle::Rate;
 use entrega_ledger::{Key, Unit};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::changes::Decided;
-use super::cluster::Cluster;
 use super::lanes::OwnedLane;
-use super::order::{Answered, Order};
+use super::pauses::Pause;
 use super::reading::{From, ReadError, visit_whole};
 use super::recovery::read_error;
 use super::tables::REGISTRY;
@@ -55,8 +54,20 @@ impl Registered {
         }
     }
 
+    /// What is set for a tenant, if anything is. Most gateways set nothing for anybody.
+    pub(super) fn settings(&self, tenant: &TenantName) -> Option<&TenantSettings> {
+        if self.tenants.is_empty() { None } else { self.tenants.get(&tenant.company()) }
+    }
+
     pub(super) fn is_paused(&self, lane: &LaneName) -> bool {
         self.paused.contains(lane)
+    }
+
+    pub(super) fn set_paused(&mut self, lane: &LaneName, paused: bool) {
+        match paused {
+            true => drop(self.paused.insert(lane.clone())),
+            false => drop(self.paused.remove(lane)),
+        }
     }
 
     /// How many other keys the tenant of this one has.
@@ -67,28 +78,6 @@ impl Registered {
     fn remove_key(&mut self, id: &str) {
         if let Some(key) = self.keys.remove(id) {
             self.keys_by_hash.remove(&key.hash);
-        }
-    }
-}
-
-/// Whether a lane is paused. No two of these records are alike and none is ever removed: a late copy of an earlier change
-/// finds another than the one it was to replace.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Pause {
-    Marked {
-        paused: bool,
-        node: u64,
-        mark: u64,
-    },
-    /// As earlier versions wrote it, and only of lanes that were paused.
-    Bare(bool),
-}
-
-impl Pause {
-    fn is_paused(&self) -> bool {
-        match self {
-            Pause::Marked { paused, .. } | Pause::Bare(paused) => *paused,
         }
     }
 }
@@ -167,7 +156,7 @@ impl Shared {
         let registered = self.registered.read();
         lane.apply_pause(registered.is_paused(&lane.name));
         for settings in registered.tenants.values() {
-            lane.machine.lock().set_weight(&settings.tenant, settings.weight);
+            lane.apply_settings(settings);
         }
         registered.endpoints.all().iter().for_each(|kept| lane.apply_throttle(&kept.lane_name(), kept.throttle));
     }
@@ -198,7 +187,7 @@ impl Shared {
             }
             Some(("paused", lane)) => {
                 let pause: Pause = records::decode_json(REGISTRY, value)?;
-                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.is_paused()));
+                registered.paused.extend(LaneName::new(lane).ok().filter(|_| pause.paused));
             }
             _ => {}
         }
@@ -234,7 +223,7 @@ impl Shared {
             Ok(Decided::Write(unit, (), None).then(then.clone()))
         });
         put.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(())
     }
 
@@ -255,64 +244,12 @@ impl Shared {
             })
         });
         let removed = removed.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(removed)
-    }
-
-    /// Pauses or resumes a lane, for whoever owns it.
-    pub(super) async fn set_paused(&self, lane: &LaneName, paused: bool) -> Result<(), StoreError> {
-        // Of two who pause and resume at once, the last one is the last in memory and in the ledger.
-        let _one_at_a_time = self.changes.lock().await;
-        let name = self.lane(lane)?.name.clone();
-        let key = format!("paused/{name}");
-        let apply = |paused: bool, name: LaneName| {
-            move |shared: &Shared| {
-                let mut registered = shared.registered.write();
-                match paused {
-                    true => drop(registered.paused.insert(name.clone())),
-                    false => drop(registered.paused.remove(&name)),
-                }
-                drop(registered);
-                shared.owned(&name).iter().for_each(|lane| lane.apply_pause(paused));
-            }
-        };
-        if paused {
-            // Nothing more is started while it is written down.
-            self.owned(&name).iter().for_each(|lane| lane.apply_pause(true));
-        }
-        let mark = self.cluster.as_ref().map_or(0, Cluster::next_mark);
-        let pause = Pause::Marked { paused, node: self.options.node, mark };
-        self.put(&key, &pause, apply(paused, name)).await
-    }
-
-    async fn tenant_views(&self) -> Result<Vec<TenantView>, StoreError> {
-        let mut views = Vec::new();
-        for lane in self.lanes.values() {
-            let figures = match lane.acting() {
-                Some(owned) => owned.machine.lock().tenants().collect(),
-                None => match self.order(lane, Order::Tenants).await? {
-                    Answered::Tenants(figures) => figures,
-                    _ => Vec::new(),
-                },
-            };
-            views.extend(figures.into_iter().map(|figures| TenantView { lane: lane.name.clone(), figures }));
-        }
-        Ok(views)
     }
 }
 
 impl OwnedLane {
-    fn apply_pause(&self, paused: bool) {
-        let mut machine = self.machine.lock();
-        if paused {
-            machine.pause()
-        } else {
-            machine.resume()
-        }
-        drop(machine);
-        self.wake.notify_one();
-    }
-
     /// Sets an endpoint's throttle, or takes it away, where endpoints are called.
     fn apply_throttle(&self, endpoint: &TenantName, rate: Option<Rate>) {
         if self.policy.calls_endpoints {
@@ -354,10 +291,14 @@ impl Registry for LocalStore {
     async fn put_tenant(&self, settings: TenantSettings) -> Result<(), StoreError> {
         let kept = settings.clone();
         let then = move |shared: &Shared| {
-            shared.all_owned().for_each(|lane| lane.machine.lock().set_weight(&kept.tenant, kept.weight));
+            shared.all_owned().for_each(|lane| lane.apply_settings(&kept));
             shared.registered.write().tenants.insert(kept.tenant.clone(), kept.clone());
         };
         self.shared.put(&format!("tenant/{}", settings.tenant), &settings, then).await
+    }
+
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.shared.tenant_settings(tenant)
     }
 
     async fn put_senders(&self, tenant: &TenantName, senders: Vec<SenderRule>) -> Result<(), StoreError> {
@@ -454,7 +395,7 @@ impl EndpointRegistry for LocalStore {
         });
         let put = put.await?;
         drop(one_at_a_time);
-        self.shared.tell("registry".into());
+        self.shared.signal("registry".into());
         match put {
             Some(endpoint) => Ok(endpoint),
             None => {

@@ -38,7 +38,7 @@ impl Shared {
             }))
         });
         begun.await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Shared {
                 let then: Then = Box::new(then);
                 let units = vec![unit];
                 self.write(Change { hold: house, lane: None, units, ended: Vec::new(), then: Some(then) }).await?;
-                self.tell("registry".into());
+                self.signal("registry".into());
                 Ok(())
             }
             None => self.put(&key, &replay, then).await,
@@ -81,7 +81,7 @@ impl Shared {
             expired.iter().for_each(|id| replays.remove(id));
         });
         self.write(Change { hold: house, lane: None, units: vec![unit], ended: Vec::new(), then: Some(then) }).await?;
-        self.tell("registry".into());
+        self.signal("registry".into());
         Ok(())
     }
 }

@@ -121,6 +121,7 @@ mod tests {
             expires: Time::NEVER,
             attempt: 0,
             generation: 0,
+            bytes: 0,
         };
         Prepared { waiting, job: vec![0; bytes], live: None, idempotency: Vec::new() }
     }

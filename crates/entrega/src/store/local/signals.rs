@@ -29,7 +29,7 @@ const ENDED_AT_ONCE: usize = 256;
 
 impl Shared {
     /// Tells all nodes something, soon. This node hears it, too.
-    pub(super) fn tell(&self, signal: String) {
+    pub(super) fn signal(&self, signal: String) {
         if let Some(cluster) = &self.cluster {
             let mut signals = cluster.signals.lock();
             if signals.len() < SIGNALS_MAX {
@@ -43,11 +43,11 @@ impl Shared {
     /// Something was left for the owner of a lane.
     pub(super) fn poke(&self, lane: &LaneEntry) {
         lane.inbox.notify_one();
-        self.tell(format!("inbox {}", lane.name));
+        self.signal(format!("inbox {}", lane.name));
     }
 
     /// Tells the nodes that took these jobs that they rest.
-    pub(super) fn tell_takers(&self, lanes: &[Arc<OwnedLane>], ended: &[JobId]) {
+    pub(super) fn notify_takers(&self, lanes: &[Arc<OwnedLane>], ended: &[JobId]) {
         let mut by_node: BTreeMap<u64, Vec<JobId>> = BTreeMap::new();
         for lane in lanes {
             let mut takers = lane.takers.lock();
@@ -64,7 +64,7 @@ impl Shared {
         for (node, jobs) in by_node {
             for some in jobs.chunks(ENDED_AT_ONCE) {
                 let names: Vec<String> = some.iter().map(JobId::to_string).collect();
-                self.tell(format!("ended {node:016x} {}", names.join(" ")));
+                self.signal(format!("ended {node:016x} {}", names.join(" ")));
             }
         }
     }
@@ -80,7 +80,7 @@ impl Shared {
                 let Some((node, jobs)) = rest.split_once(' ') else { return };
                 if u64::from_str_radix(node, 16) == Ok(self.options.node) {
                     let jobs: Vec<JobId> = jobs.split(' ').filter_map(|job| job.parse().ok()).collect();
-                    self.waiters.tell(&jobs);
+                    self.waiters.notify(&jobs);
                 }
             }
             Some(("left", rest)) => {
@@ -111,7 +111,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             Ok(signal) => shared.heard(&signal).await,
             // Whatever was missed is looked up.
             Err(RecvError::Lagged(_)) => {
-                shared.waiters.tell_all();
+                shared.waiters.notify_all();
                 shared.lanes.values().for_each(|lane| lane.inbox.notify_one());
                 shared.refresh_registry_or_log().await;
             }

@@ -17,7 +17,7 @@ use super::command::{Command, NotWritten, Prepared, Taken};
 use super::lanes::LaneEntry;
 use super::order::Entry;
 use super::reading::ReadError;
-use super::records::{self, Ended, IdempotencyRecord, Live, id_key};
+use super::records::{self, Ended, IdempotencyRecord, Live, RecordState, id_key};
 use super::tables::{DEAD, IDEMPOTENCY, JOBS, LIVE};
 use super::writer::remember;
 use super::{SUBMITS_WAITING_MAX, Shared};
@@ -86,7 +86,7 @@ impl Shared {
     pub(super) async fn taken_under(&self, key: &str) -> Result<Option<JobId>, ReadError> {
         let kept = records::load_idempotency(&*self.ledger, key).await?;
         let now = self.clock.now();
-        Ok(kept.filter(|kept| kept.expires > now).map(|kept| kept.id))
+        Ok(kept.filter(|kept| kept.expires > now && kept.state.is_none()).map(|kept| kept.id))
     }
 
     /// What the keys of new jobs are used for, in one read.
@@ -115,11 +115,16 @@ impl Shared {
                 None => None,
             };
             if let Some(before) = before.filter(|before| before.expires > now) {
-                return Ok(Err(match before.request == one.request {
-                    _ if before.id == job.id => Submitted::Accepted { pushed_out: None },
-                    true => Submitted::Repeated { id: before.id },
-                    false => Submitted::OtherRequest,
-                }));
+                match before.request == one.request {
+                    _ if before.id == job.id => return Ok(Err(Submitted::Accepted { pushed_out: None })),
+                    false => return Ok(Err(Submitted::OtherRequest)),
+                    true => match before.state {
+                        None => return Ok(Err(Submitted::Repeated { id: before.id })),
+                        // The same was asked for another way and came to nothing: the key is free for it.
+                        Some(RecordState::Running(until)) if until <= now => {}
+                        Some(_) => return Ok(Err(Submitted::OtherRequest)),
+                    },
+                }
             }
             let expect = found.map_or(Expect::Absent, Expect::Is);
             let when = When { table: IDEMPOTENCY, key: Key::Text(key.clone()), expect };
@@ -191,8 +196,10 @@ impl Shared {
     ) -> Result<Handing, StoreError> {
         let (mut places, mut units) = (Vec::new(), Vec::new());
         for (place, job) in placed {
-            if job.live.is_some() && !lane.published.lock().take_in(&lane.policy) {
-                answers[place] = Some(Submitted::Full);
+            if job.live.is_some()
+                && let Err(refused) = lane.published.lock().take_in(&lane.policy, &job.waiting.tenant)
+            {
+                answers[place] = Some(refused);
                 continue;
             }
             places.push(place);
@@ -232,6 +239,7 @@ fn submitted(taken: Taken, no_room: impl FnOnce() -> StoreError) -> Option<Submi
     match taken {
         Taken::Accepted(pushed_out) => Some(Submitted::Accepted { pushed_out }),
         Taken::Full => Some(Submitted::Full),
+        Taken::OverQuota(quota) => Some(Submitted::OverQuota(quota)),
         Taken::Duplicate => Some(Submitted::Duplicate),
         Taken::NoRoom => Some(Submitted::Unsaved(no_room())),
         Taken::Raced | Taken::Moved => None,

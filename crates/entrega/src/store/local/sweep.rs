@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use entrega_core::dead_letter::{DeadLetter, DeadLetterStatus};
 use entrega_core::id::JobId;
+use entrega_core::name::TenantName;
 use entrega_core::time::Time;
 use entrega_ledger::{Expect, Key, Table, Unit, When};
 
@@ -192,7 +193,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Entries of a lane past their TTL or past its cap leave, the oldest first.
+    /// Entries of a lane past their TTL, past their tenant's quota or past the lane's cap leave.
     async fn sweep_dead(&self, lane: &Arc<OwnedLane>) -> Result<Vec<(DeadLetter, &'static str)>, StoreError> {
         let mut leaving = Vec::new();
         for (place, why) in self.dead_to_leave(lane) {
@@ -228,25 +229,8 @@ impl Shared {
     }
 
     fn dead_to_leave(&self, lane: &OwnedLane) -> Vec<(DeadLetterCursor, &'static str)> {
-        let now = self.clock.now();
-        let index = lane.dead.lock();
-        let (marks, count) = index.oldest();
-        let mut over = count.saturating_sub(lane.policy.dead_letters.cap as usize);
-        let mut leaving = Vec::new();
-        for (place, mark) in marks {
-            let why = match () {
-                _ if mark.status == DeadLetterStatus::Replaying => continue,
-                _ if mark.expires_at <= now => "ttl",
-                _ if over > 0 => "cap",
-                _ => break,
-            };
-            over = over.saturating_sub(1);
-            leaving.push((place, why));
-            if leaving.len() == SWEPT_MAX {
-                break;
-            }
-        }
-        leaving
+        let quota = |tenant: &TenantName| self.tenant_settings(tenant).quotas.dead_letters_in(&lane.policy);
+        lane.dead.lock().to_leave(self.clock.now(), lane.policy.dead_letters.cap, quota, SWEPT_MAX)
     }
 
     /// Entries past their TTL whose lane is not in the configuration, so that nobody owns it.

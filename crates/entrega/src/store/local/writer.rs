@@ -12,6 +12,7 @@ use entrega_core::id::JobId;
 use entrega_core::job::JobState;
 use entrega_core::lane::{Admission, Left, Next, Waiting};
 use entrega_core::policy::OnFull;
+use entrega_core::quota::Quota;
 use entrega_ledger::{Applied, EntryId, Key, LedgerError, Op, Room, Unit, Verdict, When};
 
 use super::Shared;
@@ -209,8 +210,8 @@ impl Writer {
             lane.wake.notify_one();
         }
         if written.is_ok() {
-            self.shared.waiters.tell(&part.ended);
-            self.shared.tell_takers(&part.lanes, &part.ended);
+            self.shared.waiters.notify(&part.ended);
+            self.shared.notify_takers(&part.lanes, &part.ended);
         }
         part.answers.into_iter().for_each(|answer| answer.give(&self.shared, written));
     }
@@ -314,9 +315,13 @@ impl Writer {
         let mut unit = Unit::default();
         let mut pushed_out = None;
         if live.is_some() {
+            if self.shared.is_over_bytes(&waiting) {
+                return Ok(Taken::OverQuota(Quota::StoredBytes));
+            }
             let admission = lane.machine.lock().admit(&waiting);
             match admission {
                 Admission::Admitted => {}
+                Admission::OverQuota(quota) => return Ok(Taken::OverQuota(quota)),
                 Admission::Preempted(left) => pushed_out = Some(left),
                 Admission::Full => return Ok(Taken::Full),
                 Admission::Duplicate => return Ok(Taken::Duplicate),
@@ -356,6 +361,8 @@ impl Writer {
             match admission {
                 Admission::Admitted | Admission::Duplicate => {}
                 Admission::Preempted(left) => dropped.push(left),
+                // Whoever took it answered for it.
+                Admission::OverQuota(_) => drop(lane.machine.lock().admit_always(&waiting)),
                 Admission::Full if lane.policy.on_full == OnFull::Refuse => {
                     lane.machine.lock().admit_always(&waiting);
                 }

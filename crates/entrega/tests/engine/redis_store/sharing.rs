@@ -45,7 +45,10 @@ async fn set(node: &Fixture, number: u8) {
     let endpoint = Endpoint::new(tenant("acme"), &name, "https://a.example.com/", EndpointOrigin::Api, START);
     node.store.put_endpoint(endpoint).await.unwrap();
     node.store.put_connector(connector(&name)).await.unwrap();
-    node.store.put_tenant(TenantSettings { tenant: tenant("acme"), weight: u32::from(number) }).await.unwrap();
+    node.store
+        .put_tenant(TenantSettings { weight: u32::from(number), ..TenantSettings::new(tenant("acme")) })
+        .await
+        .unwrap();
     node.store.set_paused(&lane("single"), number % 2 == 1).await.unwrap();
 }
 

@@ -22,7 +22,7 @@ async fn a_server_that_is_not_there_is_not_reached() {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let refusal = unreached(send(&to(&format!("smtp://127.0.0.1:{port}")), ANN).await);
     assert_eq!((refusal.status, refusal.code.as_str()), (None, "connect"), "{refusal:?}");
-    assert!(refusal.message.contains(&port.to_string()), "{refusal:?}");
+    assert!(refusal.message.contains("refused") && !refusal.message.contains("127.0.0.1"), "{refusal:?}");
 }
 
 #[tokio::test]

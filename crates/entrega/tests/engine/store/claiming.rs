@@ -40,7 +40,7 @@ pub(crate) async fn tenants_take_turns_of_three(f: &Fixture) {
 }
 
 pub(crate) async fn a_heavier_tenant_has_longer_turns(f: &Fixture) {
-    f.store.put_tenant(TenantSettings { tenant: tenant("b"), weight: 2 }).await.unwrap();
+    f.store.put_tenant(TenantSettings { weight: 2, ..TenantSettings::new(tenant("b")) }).await.unwrap();
     assert_eq!(turns(f, 7).await, "aaabbbbbbaaaba");
 }
 

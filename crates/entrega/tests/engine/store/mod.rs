@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - `fixture`: the world of a scenario; `worlds`: one line per store; `two_nodes`: one that owns, and one that is asked
+//! - `quotas`: what one tenant may use up
 //! - `admission`, `repeating`, `claiming`, `retrying`, `blocking`, `cancelling`: the way of a job; `causing`: jobs that it makes;
 //!   `passing`: jobs that go past an open breaker
 //! - `dead_letters`, `replaying`, `sweeping`: what gave up
@@ -33,6 +34,7 @@ mod mail;
 mod moving;
 mod passing;
 mod prefetching;
+mod quotas;
 mod random_damage;
 mod registry;
 mod repeating;

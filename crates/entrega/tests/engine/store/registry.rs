@@ -28,6 +28,7 @@ pub(crate) fn replay_run(id: &str) -> ReplayRun {
         replayed: 1,
         skipped: 1,
         cursor: None,
+        sending: Vec::new(),
     }
 }
 
@@ -67,11 +68,11 @@ pub(crate) async fn a_key_put_again_answers_to_its_new_hash_only(f: &Fixture) {
 }
 
 pub(crate) async fn a_weight_is_shown_for_every_lane(f: &Fixture) {
-    f.store.put_tenant(TenantSettings { tenant: tenant("acme"), weight: 4 }).await.unwrap();
+    f.store.put_tenant(TenantSettings { weight: 4, ..TenantSettings::new(tenant("acme")) }).await.unwrap();
     let rows = f.store.tenants().await.unwrap();
     assert_eq!(rows.len(), f.setup.lanes.len());
     assert!(rows.iter().all(|row| row.figures.weight == 4));
-    f.store.put_tenant(TenantSettings { tenant: tenant("acme"), weight: 1 }).await.unwrap();
+    f.store.put_tenant(TenantSettings { weight: 1, ..TenantSettings::new(tenant("acme")) }).await.unwrap();
     assert!(f.store.tenants().await.unwrap().iter().all(|row| row.figures.weight == 1));
 }
 

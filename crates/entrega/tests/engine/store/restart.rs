@@ -127,7 +127,7 @@ async fn what_operators_set_up_is_kept() {
     f.store.put_key(key("one", 1)).await.unwrap();
     f.store.put_key(key("two", 2)).await.unwrap();
     f.store.remove_key("two").await.unwrap();
-    f.store.put_tenant(TenantSettings { tenant: tenant("acme"), weight: 4 }).await.unwrap();
+    f.store.put_tenant(TenantSettings { weight: 4, ..TenantSettings::new(tenant("acme")) }).await.unwrap();
     f.store.put_replay(replay_run("run")).await.unwrap();
     f.store.set_paused(&lane("http"), true).await.unwrap();
     f.store.set_paused(&lane("single"), true).await.unwrap();

@@ -5,8 +5,10 @@ use std::time::Duration;
 use entrega_core::dead_letter::DeadLetter;
 use entrega_core::id::JobId;
 use entrega_core::job::JobState;
+use entrega_core::quota::Quotas;
 
 use super::fixture::{FEW, Fixture, HOUR, RETENTION, SECOND};
+use super::quotas::set;
 
 /// Sweeps; which dead letters left, and why.
 async fn sweep(f: &Fixture) -> (usize, Vec<(JobId, &'static str)>) {
@@ -49,6 +51,8 @@ pub(crate) async fn a_job_is_kept_from_its_end_not_from_its_beginning(f: &Fixtur
 }
 
 pub(crate) async fn dead_letters_leave_at_their_ttl(f: &Fixture) {
+    let all = Quotas { dead_letters: Some(100), ..Quotas::default() };
+    set(f, "acme", all).await;
     let first = f.add_dead("small", "acme", "http_404").await;
     let discarded = f.add_dead("small", "acme", "http_404").await;
     f.store.discard(discarded, "not wanted").await.unwrap();
@@ -73,6 +77,8 @@ pub(crate) async fn dead_letters_leave_at_their_ttl(f: &Fixture) {
 }
 
 pub(crate) async fn past_the_cap_the_oldest_leave(f: &Fixture) {
+    let all = Quotas { dead_letters: Some(100), ..Quotas::default() };
+    set(f, "acme", all).await;
     let mut ids = Vec::new();
     for _ in 0..FEW + 2 {
         ids.push(f.add_dead("small", "acme", "http_404").await);
@@ -87,6 +93,8 @@ pub(crate) async fn past_the_cap_the_oldest_leave(f: &Fixture) {
 }
 
 pub(crate) async fn a_replaying_dead_letter_stays(f: &Fixture) {
+    let all = Quotas { dead_letters: Some(100), ..Quotas::default() };
+    set(f, "acme", all).await;
     let mut ids = Vec::new();
     for _ in 0..FEW + 1 {
         ids.push(f.add_dead("small", "acme", "http_404").await);

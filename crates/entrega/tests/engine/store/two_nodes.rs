@@ -195,6 +195,10 @@ impl Registry for TwoNodes {
         self.owner.senders(tenant)
     }
 
+    fn tenant_settings(&self, tenant: &TenantName) -> TenantSettings {
+        self.owner.tenant_settings(tenant)
+    }
+
     async fn put_tenant(&self, tenant: TenantSettings) -> Result<(), StoreError> {
         self.owner.put_tenant(tenant).await
     }

@@ -34,6 +34,10 @@ macro_rules! exercise {
                 repeating {
                     what_was_refused_is_not_remembered
                 }
+                quotas {
+                    whoever_has_all_its_places_is_refused_and_nobody_else
+                    a_tenant_keeps_no_more_bytes_than_it_may
+                }
             }
         }
     };
@@ -59,6 +63,11 @@ macro_rules! exercise {
                 a_retry_that_expires_keeps_its_attempts
                 an_id_that_is_in_the_lane_is_refused_and_the_first_job_stays
                 a_batch_with_an_unknown_lane_is_refused_whole
+            }
+            quotas {
+                what_is_set_for_a_tenant_is_known_at_once
+                the_dead_letters_of_one_tenant_push_out_none_of_another
+                past_the_cap_the_oldest_of_whoever_has_most_leave
             }
             repeating {
                 the_same_key_gives_the_first_id_again

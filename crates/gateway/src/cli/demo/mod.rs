@@ -189,6 +189,7 @@ impl Demo {
             replayed: 0,
             skipped: 0,
             cursor: None::<(Time, JobId)>,
+            sending: Vec::new(),
         };
         self.engine.store().begin_replay(run).await.map_err(CliError::failed)?;
         loop {

@@ -12,7 +12,7 @@ use super::super::section::Section;
 use super::super::value::{duration, keys, number, word};
 use super::{count, or};
 
-const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
+pub(super) const SCOPES: [(&str, Scope); 2] = [("lane", Scope::Lane), ("tenant", Scope::Tenant)];
 const WHEN_OPEN: [(&str, WhenOpen); 2] =
     [(WhenOpen::Hold.as_str(), WhenOpen::Hold), (WhenOpen::Pass.as_str(), WhenOpen::Pass)];
 

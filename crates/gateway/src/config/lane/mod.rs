@@ -16,13 +16,14 @@ use entrega::http::HTTP;
 use entrega::product::Product;
 use entrega_core::classify::Rule;
 use entrega_core::dialect::Dialect;
-use entrega_core::policy::{DeadLetterPolicy, Fairness, LanePolicy, OnExhausted, OnFull};
+use entrega_core::policy::{DeadLetterPolicy, Destinations, Fairness, LanePolicy, OnExhausted, OnFull};
 use toml::{Table, Value};
 
 use super::error::ConfigError;
 use super::section::{Given, Section};
 use super::value::{duration, keys, none, number, word};
 
+const DESTINATIONS: [(&str, Destinations); 2] = [("one", Destinations::One), ("many", Destinations::Many)];
 const ON_FULL: [(&str, OnFull); 2] = [("refuse", OnFull::Refuse), ("preempt", OnFull::Preempt)];
 const ON_EXHAUSTED: [(&str, OnExhausted); 2] = [("dlq", OnExhausted::Dlq), ("blocked", OnExhausted::Blocked)];
 const DIALECTS: [(&str, Dialect); 4] = [
@@ -40,7 +41,7 @@ struct Key {
 }
 
 /// Every key, in the order in which they are read: what another depends on comes before it.
-const KEYS: [Key; 16] = [
+const KEYS: [Key; 18] = [
     Key {
         name: "channel",
         read: |draft, given| given.choice(&channels()).map(|product| *draft = Draft::of(product)),
@@ -65,6 +66,16 @@ const KEYS: [Key; 16] = [
         name: "tenant_concurrency",
         read: |draft, given| count(given).map(|count| draft.tenant_concurrency = Some(count)),
         print: |lane| number(lane.tenant_concurrency),
+    },
+    Key {
+        name: "destinations",
+        read: |draft, given| given.choice(&DESTINATIONS).map(|destinations| draft.destinations = Some(destinations)),
+        print: |lane| word(&DESTINATIONS, lane.destinations),
+    },
+    Key {
+        name: "priority_scope",
+        read: |draft, given| given.choice(&gates::SCOPES).map(|scope| draft.policy.priority_scope = scope),
+        print: |lane| word(&gates::SCOPES, lane.priority_scope),
     },
     Key {
         name: "retry",
@@ -138,12 +149,19 @@ struct Draft {
     product: &'static Product,
     policy: LanePolicy,
     tenant_concurrency: Option<u32>,
+    destinations: Option<Destinations>,
     own_rules: Vec<Rule>,
 }
 
 impl Draft {
     fn of(product: &'static Product) -> Draft {
-        Draft { product, policy: (product.policy)(), tenant_concurrency: None, own_rules: Vec::new() }
+        Draft {
+            product,
+            policy: (product.policy)(),
+            tenant_concurrency: None,
+            destinations: None,
+            own_rules: Vec::new(),
+        }
     }
 
     /// The policy, with what follows from other keys.
@@ -151,6 +169,7 @@ impl Draft {
         let share = (self.product.tenant_share)(&self.policy);
         LanePolicy {
             tenant_concurrency: self.tenant_concurrency.unwrap_or(share),
+            destinations: self.destinations.unwrap_or_else(|| self.policy.likely_destinations()),
             rules: [self.own_rules, self.policy.dialect.rules()].concat(),
             ..self.policy
         }

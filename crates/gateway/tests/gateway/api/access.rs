@@ -137,14 +137,14 @@ impl Things {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let job = world.job(tenant, "http").await;
         let mail = world.mail(tenant).await;
-        let wish = json!({"tenant": tenant, "address": SUPPRESSED, "reason": "asked for it"});
-        world.post("/v1/suppressions", ADMIN, wish).await.expect(201);
+        let body = json!({"tenant": tenant, "address": SUPPRESSED, "reason": "asked for it"});
+        world.post("/v1/suppressions", ADMIN, body).await.expect(201);
         let endpoint = format!("/v1/tenants/{tenant}/endpoints/{ENDPOINT}");
         world.call("PUT", &endpoint, ADMIN, json!({"url": "https://example.com/hooks"})).await.expect(201);
         let (replay, key) = (text(&replay["replayId"]), text(&key["id"]));
         let connector = format!("erp-{tenant}");
-        let wish = json!({"baseUrl": "https://api.example.com", "tenant": tenant});
-        world.call("PUT", &format!("/v1/connectors/{connector}"), ADMIN, wish).await.expect(201);
+        let body = json!({"baseUrl": "https://api.example.com", "tenant": tenant});
+        world.call("PUT", &format!("/v1/connectors/{connector}"), ADMIN, body).await.expect(201);
         Things { tenant: tenant.into(), address: SUPPRESSED.into(), job, dead, replay, key, mail, connector }
     }
 
@@ -419,4 +419,20 @@ async fn a_tenant_that_is_bound_to_senders_sends_as_nobody_else() {
     assert_eq!(problem["errors"][0]["field"], "senders[0]", "{problem}");
     set(json!({"weight": 2, "senders": []})).await.expect(200);
     send(&bound, "boss@bank.example").await.expect(201);
+}
+
+/// Behind a proxy on the same machine everybody seemed to be on it, and read every tenant's figures.
+#[tokio::test]
+async fn metrics_that_are_open_here_are_closed_to_what_was_passed_on() {
+    let world = World::with(entrega_gateway::api::ServerLimits::default(), true).await;
+    world.get("/metrics", "").await.expect_success();
+    let scraper = world.key("ours", &["metrics"]).await;
+    for header in ["x-forwarded-for", "forwarded", "x-real-ip", "via"] {
+        let passed_on = |key: &str| world.request("GET", "/metrics", key).header(header, "192.0.2.1");
+        world.send(passed_on(""), "").await.problem(401);
+        world.send(passed_on(&world.key("ours", &["send", "read"]).await), "").await.problem(403);
+        world.send(passed_on(&scraper), "").await.expect_success();
+    }
+    world.get("/v1/jobs", &scraper).await.problem(403);
+    world.get("/v1/lanes", &scraper).await.problem(403);
 }

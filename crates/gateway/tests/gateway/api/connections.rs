@@ -153,6 +153,23 @@ async fn where_every_connection_is_busy_health_answers_and_others_are_told_to_co
     }
 }
 
+/// Small bodies that were sent slowly kept every connection busy, all with one key.
+#[tokio::test]
+async fn no_tenant_keeps_every_connection_busy() {
+    let world = World::with(ServerLimits { connections_max: 4, ..ServerLimits::default() }, false).await;
+    let (ours, theirs) = (world.key("ours", &["send"]).await, world.key("theirs", &["send"]).await);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = busy(&world, &ours, 10).await;
+        assert!(read_some(&mut stream).await.starts_with("HTTP/1.1 100"));
+        held.push(stream);
+    }
+    let refused = read_some(&mut busy(&world, &ours, 10).await).await;
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains(r#""quota":"connections""#), "{refused}");
+    let served = read_some(&mut busy(&world, &theirs, 10).await).await;
+    assert!(served.starts_with("HTTP/1.1 100"), "{served}");
+}
+
 /// Thousands of bodies that lacked their last byte were in memory at once, all of one tenant.
 #[tokio::test]
 async fn bodies_on_their_way_are_limited_for_each_tenant_and_in_all() {

@@ -156,8 +156,8 @@ async fn a_replay_of_many_is_written_down_with_what_it_covers() {
     }
     let discarded = world.dead_letter("ours").await;
     world.post(&format!("/v1/dlq/{discarded}/discard"), ADMIN, json!({"reason": "known"})).await.expect(200);
-    let wish = json!({"filter": {"tenant": "ours", "code": "http_404", "status": "discarded"}, "ratePerSec": 50});
-    let run = world.post("/v1/dlq/replay", ADMIN, wish).await.expect(202);
+    let body = json!({"filter": {"tenant": "ours", "code": "http_404", "status": "discarded"}, "ratePerSec": 50});
+    let run = world.post("/v1/dlq/replay", ADMIN, body).await.expect(202);
     assert_eq!((&run["total"], &run["status"], &run["ratePerSec"]), (&json!(2), &json!("running"), &json!(50)));
     assert_eq!(run["filter"]["status"], "pending", "only those can be replayed");
     let id = run["replayId"].as_str().unwrap();

@@ -15,19 +15,19 @@ const PATH: &str = "/v1/tenants/ours/endpoints/default";
 const URL: &str = "https://ours.example.com/hooks";
 const SECRET: &str = "a-secret-of-their-own";
 
-fn wish() -> Value {
+fn body() -> Value {
     json!({ "url": URL })
 }
 
-/// A wish with some fields set otherwise.
+/// A body with some fields set otherwise.
 fn with(fields: Value) -> Value {
-    let mut wish = wish();
-    wish.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    wish
+    let mut body = body();
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
 }
 
-async fn put(world: &World, wish: Value) -> Value {
-    let answer = world.call("PUT", PATH, ADMIN, wish).await;
+async fn put(world: &World, body: Value) -> Value {
+    let answer = world.call("PUT", PATH, ADMIN, body).await;
     answer.expect_success();
     answer.json()
 }
@@ -70,7 +70,7 @@ async fn an_endpoint_is_set_shown_listed_and_removed() {
     assert_eq!(page, json!({"items": [expected], "nextCursor": null}));
 
     world.clock.advance(Duration::from_secs(60));
-    let changed = world.call("PUT", PATH, ADMIN, wish()).await.expect(200);
+    let changed = world.call("PUT", PATH, ADMIN, body()).await.expect(200);
     assert_eq!((&changed["state"], &changed["eventTypes"]), (&json!("enabled"), &json!([])), "the whole is set");
     assert_eq!(changed["throttle"], Value::Null);
     assert_eq!(changed["createdAt"], "2023-11-14T22:13:20.000Z");
@@ -86,14 +86,14 @@ async fn an_endpoint_is_set_shown_listed_and_removed() {
 #[tokio::test]
 async fn a_secret_is_shown_once_and_stays_unless_another_is_given() {
     let world = World::new().await;
-    let made = put(&world, wish()).await["secret"].as_str().unwrap().to_owned();
-    for (wish, expected) in [
-        (wish(), made.as_str()),
+    let made = put(&world, body()).await["secret"].as_str().unwrap().to_owned();
+    for (body, expected) in [
+        (body(), made.as_str()),
         (with(json!({"secret": made})), &made),
         (with(json!({"secret": SECRET})), SECRET),
-        (wish(), SECRET),
+        (body(), SECRET),
     ] {
-        let answer = put(&world, wish).await;
+        let answer = put(&world, body).await;
         assert!(answer.get("secret").is_none(), "{answer}");
         assert_eq!(secrets(&world), [expected]);
     }
@@ -130,7 +130,7 @@ async fn a_rotation_keeps_the_last_secret_beside_the_new_one_until_it_is_forgott
 #[tokio::test]
 async fn of_changes_at_once_none_is_lost() {
     let world = Arc::new(World::new().await);
-    put(&world, wish()).await;
+    put(&world, body()).await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let world = Arc::clone(&world);
@@ -148,7 +148,7 @@ async fn of_changes_at_once_none_is_lost() {
 #[tokio::test]
 async fn deliveries_that_learn_at_the_same_time_undo_no_rotation() {
     let world = World::new().await;
-    let mut newest = put(&world, wish()).await["secret"].as_str().unwrap().to_owned();
+    let mut newest = put(&world, body()).await["secret"].as_str().unwrap().to_owned();
     let learn = async |round: u64| {
         for number in 0..20 {
             let note = |kept: Option<&Endpoint>| {
@@ -173,7 +173,7 @@ async fn deliveries_that_learn_at_the_same_time_undo_no_rotation() {
 #[tokio::test]
 async fn an_endpoint_is_enabled_paused_and_disabled() {
     let world = World::new().await;
-    put(&world, wish()).await;
+    put(&world, body()).await;
     let failing_since = Some(Time::from_millis(1_600_000_000_000));
     let fail = async |state, reason: Option<&str>| {
         stands(&world, |endpoint| {
@@ -192,7 +192,7 @@ async fn an_endpoint_is_enabled_paused_and_disabled() {
         (EndpointState::Disabled, json!({"enabled": true}), "enabled", json!(null), &Value::Null),
         (EndpointState::Paused, json!({"paused": false}), "enabled", json!(null), &Value::Null),
     ] {
-        put(&world, wish()).await;
+        put(&world, body()).await;
         fail(before, (before == EndpointState::Disabled).then_some("410 Gone")).await;
         let row = put(&world, with(fields.clone())).await;
         let found = (&row["state"], &row["reason"], &row["failingSince"]);
@@ -228,7 +228,7 @@ async fn a_wrong_field_is_named_with_what_would_be_right() {
     }
     for (path, field) in [("ours/endpoints/No", "name"), ("ours/endpoints/a.b", "name"), ("a:b/endpoints/x", "tenant")]
     {
-        let problem = world.call("PUT", &format!("/v1/tenants/{path}"), ADMIN, wish()).await.problem(422);
+        let problem = world.call("PUT", &format!("/v1/tenants/{path}"), ADMIN, body()).await.problem(422);
         assert_eq!(problem["errors"][0]["field"], field, "{problem}");
         world.get(&format!("/v1/tenants/{path}"), ADMIN).await.problem(404);
     }
@@ -238,12 +238,12 @@ async fn a_wrong_field_is_named_with_what_would_be_right() {
 #[tokio::test]
 async fn a_key_reaches_its_own_tenants_endpoints_and_no_others() {
     let world = World::new().await;
-    put(&world, wish()).await;
+    put(&world, body()).await;
     let ours = world.key("ours", &["send", "read"]).await;
     let theirs = world.key("theirs", &["send", "read"]).await;
     for (method, path, body) in [
         ("GET", "", Value::Null),
-        ("PUT", "", wish()),
+        ("PUT", "", body()),
         ("POST", "/rotate", Value::Null),
         ("POST", "/forget-old-secret", Value::Null),
         ("DELETE", "", Value::Null),
@@ -265,12 +265,12 @@ async fn a_key_reaches_its_own_tenants_endpoints_and_no_others() {
 async fn a_tenant_has_at_most_100_endpoints() {
     let world = World::new().await;
     for number in 0..100 {
-        world.call("PUT", &format!("/v1/tenants/ours/endpoints/e{number}"), ADMIN, wish()).await.expect(201);
+        world.call("PUT", &format!("/v1/tenants/ours/endpoints/e{number}"), ADMIN, body()).await.expect(201);
     }
-    let problem = world.call("PUT", PATH, ADMIN, wish()).await.problem(409);
+    let problem = world.call("PUT", PATH, ADMIN, body()).await.problem(409);
     assert!(problem["detail"].as_str().unwrap().contains("100 endpoints; remove one"), "{problem}");
-    world.call("PUT", "/v1/tenants/ours/endpoints/e7", ADMIN, wish()).await.expect(200);
-    world.call("PUT", "/v1/tenants/theirs/endpoints/default", ADMIN, wish()).await.expect(201);
+    world.call("PUT", "/v1/tenants/ours/endpoints/e7", ADMIN, body()).await.expect(200);
+    world.call("PUT", "/v1/tenants/theirs/endpoints/default", ADMIN, body()).await.expect(201);
     let page = world.get("/v1/tenants/ours/endpoints?limit=60", ADMIN).await.expect(200);
     let cursor = page["nextCursor"].as_str().unwrap();
     let rest = world.get(&format!("/v1/tenants/ours/endpoints?limit=60&cursor={cursor}"), ADMIN).await.expect(200);

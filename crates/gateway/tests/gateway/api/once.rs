@@ -150,3 +150,25 @@ async fn work_without_a_job_of_its_own_happens_once_too() {
     world.answer("http", 404).await;
     world.send(later(), "").await.expect(202);
 }
+
+/// A key that had made a job was taken for a replay as well, and the other way round: two things happened under one key.
+#[tokio::test]
+async fn one_key_means_one_request_of_whichever_kind() {
+    let world = World::new().await;
+    let replay = async |key: &str| {
+        let request = world.request("POST", "/v1/dlq/replay", ADMIN).header("content-type", "application/json");
+        world.send(request.header("idempotency-key", key), "{}").await
+    };
+    post(&world, ADMIN, "job-first", &job(1)).await.expect(201);
+    replay("job-first").await.problem(422);
+    replay("replay-first").await.expect(202);
+    post(&world, ADMIN, "replay-first", &job(1)).await.problem(422);
+    post(&world, ADMIN, "replay-first", &json!([job(1), job(2)])).await.problem(422);
+    post(&world, ADMIN, "array-first", &json!([job(1), job(2)])).await.expect(201);
+    post(&world, ADMIN, "array-first", &job(1)).await.problem(422);
+    replay("array-first").await.problem(422);
+    assert_eq!(jobs(&world).await, 3);
+    // Each gives its first answer again.
+    assert_eq!(post(&world, ADMIN, "job-first", &job(1)).await.headers["idempotent-replayed"], "true");
+    assert_eq!(replay("replay-first").await.headers["idempotent-replayed"], "true");
+}

@@ -20,6 +20,7 @@ async fn a_lane_shows_its_sizes_its_gates_and_its_policy() {
     assert_eq!(http["deadLetters"], 2);
     let policy = json!({
         "attempts": 5, "timeoutMs": 10_000, "ttlMs": 86_400_000, "concurrency": 64, "tenantConcurrency": 48,
+        "destinations": "many", "slowMax": 2048, "priorityScope": "tenant",
         "throttle": null, "breaker": null, "cadence": null, "onExhausted": "dlq", "onFull": "refuse",
     });
     assert_eq!((&http["policy"], &http["capacity"], &http["channel"]), (&policy, &json!(100_000), &json!("http")));
@@ -48,7 +49,10 @@ async fn a_tenants_figures_follow_its_jobs_and_its_weight_can_be_set() {
     let world = World::new().await;
     world.dead_letter("ours").await;
     let settings = world.call("PUT", "/v1/tenants/ours", ADMIN, json!({"weight": 7})).await.expect(200);
-    assert_eq!(settings, json!({"companyId": "ours", "weight": 7}));
+    let default = json!({
+        "places": null, "deadLetters": null, "waitingCalls": null, "storedBytes": null, "requestsPerSecond": null,
+    });
+    assert_eq!(settings, json!({"companyId": "ours", "weight": 7, "quotas": default}));
     let page = world.get("/v1/tenants", ADMIN).await.expect(200);
     let row = page["items"].as_array().unwrap().iter().find(|row| row["lane"] == "http").unwrap();
     let expected = json!({
@@ -62,10 +66,43 @@ async fn a_tenants_figures_follow_its_jobs_and_its_weight_can_be_set() {
         ("/v1/tenants/ours", json!({"weight": 101}), "weight"),
         ("/v1/tenants/ours", json!({"weight": 1, "height": 2}), "height"),
         ("/v1/tenants/a%20b", json!({"weight": 1}), "tenant"),
+        ("/v1/tenants/ours", json!({"quotas": {"requestsPerSecond": 0}}), "quotas.requestsPerSecond"),
+        ("/v1/tenants/ours", json!({"quotas": {"places": -1}}), "quotas.places"),
+        ("/v1/tenants/ours", json!({"quotas": {"palaces": 1}}), "quotas.palaces"),
     ] {
         let problem = world.call("PUT", path, ADMIN, body.clone()).await.problem(422);
         assert_eq!(problem["errors"][0]["field"], field, "{path} {body}");
     }
+}
+
+/// A hundred requests of one tenant took all places of a lane, and everybody else was refused.
+#[tokio::test]
+async fn whoever_is_over_a_quota_is_told_which_and_others_notice_nothing() {
+    let world = World::new().await;
+    let (ours, other) = (world.key("ours", &["send", "read"]).await, world.key("other", &["send", "read"]).await);
+    let set = async |quotas: Value| {
+        world.call("PUT", "/v1/tenants/ours", ADMIN, json!({ "quotas": quotas })).await.expect(200)["quotas"].clone()
+    };
+    let job = || json!({"request": {"method": "POST", "url": "https://example.com/"}, "delayMs": 31_536_000_000_u64});
+    set(json!({"places": 1})).await;
+    let weight = world.call("PUT", "/v1/tenants/ours", ADMIN, json!({"weight": 3})).await.expect(200);
+    assert_eq!((&weight["weight"], &weight["quotas"]["places"]), (&json!(3), &json!(1)), "what is left out stays");
+    world.post("/v1/jobs", &ours, job()).await.expect(201);
+    let answer = world.post("/v1/jobs", &ours, job()).await;
+    let problem = answer.problem(429);
+    assert_eq!((&problem["type"], &problem["quota"]), (&json!("urn:entrega:problem:quota"), &json!("places")));
+    assert_eq!(answer.headers["retry-after"], "1");
+    world.post("/v1/jobs", &other, job()).await.expect(201);
+
+    assert_eq!(set(json!({"places": null, "requestsPerSecond": 2})).await["places"], Value::Null);
+    world.post("/v1/jobs", &ours, job()).await.expect(201);
+    world.get("/v1/jobs", &ours).await.expect(200);
+    let problem = world.get("/v1/jobs", &ours).await.problem(429);
+    assert_eq!(problem["quota"], "requests_per_second");
+    world.get("/v1/jobs", &other).await.expect(200);
+    set(json!({"requestsPerSecond": null, "storedBytes": 1})).await;
+    let problem = world.post("/v1/jobs", &ours, job()).await.problem(429);
+    assert_eq!(problem["quota"], "stored_bytes");
 }
 
 #[tokio::test]
@@ -87,8 +124,8 @@ async fn tenants_are_walked_page_by_page() {
 #[tokio::test]
 async fn a_key_lives_from_its_making_to_its_removal() {
     let world = World::new().await;
-    let wish = json!({"tenant": "ours", "scopes": ["read", "send", "read"]});
-    let made = world.post("/v1/keys", ADMIN, wish).await.expect(201);
+    let body = json!({"tenant": "ours", "scopes": ["read", "send", "read"]});
+    let made = world.post("/v1/keys", ADMIN, body).await.expect(201);
     let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
     assert!(id.starts_with("key_") && key.starts_with("ek_") && key.len() == 46, "{made}");
     let row = json!({"id": id, "tenant": "ours", "scopes": ["send", "read"], "createdAt": "2023-11-14T22:13:20.000Z"});

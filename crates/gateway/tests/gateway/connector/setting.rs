@@ -15,9 +15,9 @@ async fn a_connector_is_set_used_changed_and_removed_and_never_shows_its_secret(
         let api = Api::start().await;
         let gateway = Gateway::with(kind, &config(&api, "")).await;
         let base = format!("http://{}/other", api.address);
-        let wish = json!({ "baseUrl": base, "auth": { "basic": { "user": "joe", "password": "s3cret" } },
+        let body = json!({ "baseUrl": base, "auth": { "basic": { "user": "joe", "password": "s3cret" } },
             "throttleMaxRequests": 50, "throttlePerSeconds": 1, "tenant": "acme" });
-        let made = put(&gateway, "crm", wish).await;
+        let made = put(&gateway, "crm", body).await;
         assert_eq!(made.status.as_u16(), 201, "{}", made.json);
         assert_eq!((&made.json["auth"], &made.json["origin"]), (&json!("basic"), &json!("api")));
         let ours = gateway.key("acme").await;
@@ -55,8 +55,8 @@ async fn rules_of_its_own_decide_about_the_job_as_well() {
         let api = Api::start().await;
         let gateway = Gateway::with(kind, &config(&api, "")).await;
         let rules = json!([{ "status": ["404"], "verdict": "success" }, { "status": ["503"], "verdict": "permanent" }]);
-        let wish = json!({ "baseUrl": format!("http://{}/other", api.address), "classify": rules });
-        assert_eq!(put(&gateway, "crm", wish).await.status.as_u16(), 201);
+        let body = json!({ "baseUrl": format!("http://{}/other", api.address), "classify": rules });
+        assert_eq!(put(&gateway, "crm", body).await.status.as_u16(), 201);
         for (status, state) in [(404, "done"), (503, "dlq")] {
             api.says(&[(status, None)]);
             let before = api.calls().len();
@@ -89,8 +89,8 @@ async fn a_job_of_a_tenant_who_may_no_longer_use_a_connector_does_not_leave() {
     assert_eq!(gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await["state"], "dlq");
     let dead = gateway.get(&format!("/v1/dlq/{id}")).await;
     assert!(!dead.to_string().contains("s3cret") && dead.to_string().contains("***"), "{dead}");
-    let wish = json!({ "baseUrl": base, "tenant": "other", "auth": { "bearer": "theirs" } });
-    put(&gateway, "crm", wish).await.expect(200);
+    let body = json!({ "baseUrl": base, "tenant": "other", "auth": { "bearer": "theirs" } });
+    put(&gateway, "crm", body).await.expect(200);
     gateway.call("POST", &format!("/v1/dlq/{id}/replay"), &ours, &[], String::new()).await.expect(202);
     let job = gateway.get(&format!("/v1/jobs/{id}?wait=10s")).await;
     assert_eq!(job["state"], "dlq", "{job}");
@@ -152,8 +152,8 @@ async fn a_base_url_on_another_server_needs_its_credentials_again() {
     let (api, thief) = (Api::start().await, Api::start().await);
     let gateway = Gateway::with(Kind::Memory, &config(&api, "")).await;
     let base = |api: &Api, path: &str| format!("http://{}/{path}", api.address);
-    let wish = json!({ "baseUrl": base(&api, "v1"), "auth": { "bearer": "s3cret" } });
-    put(&gateway, "crm", wish).await.expect(201);
+    let body = json!({ "baseUrl": base(&api, "v1"), "auth": { "bearer": "s3cret" } });
+    put(&gateway, "crm", body).await.expect(201);
     let refused = put(&gateway, "crm", json!({ "baseUrl": base(&thief, "v1") })).await.expect(422);
     assert_eq!(refused["errors"][0]["field"], "auth", "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains(&base(&api, "v1")), "{refused}");
@@ -161,8 +161,8 @@ async fn a_base_url_on_another_server_needs_its_credentials_again() {
     assert_eq!((api.calls().len(), thief.calls().len()), (1, 0));
 
     put(&gateway, "crm", json!({ "baseUrl": base(&api, "v2") })).await.expect(200);
-    let wish = json!({ "baseUrl": base(&thief, "v1"), "auth": { "bearer": "for-them" } });
-    put(&gateway, "crm", wish).await.expect(200);
+    let body = json!({ "baseUrl": base(&thief, "v1"), "auth": { "bearer": "for-them" } });
+    put(&gateway, "crm", body).await.expect(200);
     gateway.post("/v1/connectors/crm/requests", ADMIN, json!({ "relativeURL": "x" })).await.expect(200);
     assert_eq!(thief.calls()[0].headers["authorization"], "Bearer for-them");
     gateway.stop().await;

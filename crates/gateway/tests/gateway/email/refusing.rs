@@ -55,8 +55,8 @@ async fn a_suppressed_address_fails_at_once_and_the_others_get_it() {
         let server = SmtpServer::obliging();
         let gateway = Gateway::start(kind, &server.url()).await;
         let (ours, theirs) = (gateway.key("ours").await, gateway.key("theirs").await);
-        let wish = json!({ "address": "Gone@Example.com", "reason": "asked us to stop" });
-        gateway.post("/v1/suppressions", &ours, wish).await.expect(201);
+        let body = json!({ "address": "Gone@Example.com", "reason": "asked us to stop" });
+        gateway.post("/v1/suppressions", &ours, body).await.expect(201);
 
         let id = gateway.send_as(&ours, mail_to(&["gone@example.com", "ann@example.com"])).await;
         let mail = gateway.mail_in(&id, "FAILED").await;

@@ -47,17 +47,17 @@ async fn the_same_external_id_is_the_first_mail_whatever_else_it_says() {
             mail["externalId"] = json!("order-4");
             mail
         };
-        let wishes = [named("ann@example.com"), named("bob@example.com")];
-        let calls = (0..50).map(|index| gateway.post("/v1/email/send", ADMIN, wishes[index % 2].clone()));
+        let bodies = [named("ann@example.com"), named("bob@example.com")];
+        let calls = (0..50).map(|index| gateway.post("/v1/email/send", ADMIN, bodies[index % 2].clone()));
         let answers = join_all(calls).await;
         let ids: BTreeSet<String> = answers.into_iter().map(|answer| text(&answer.expect(201)["outboxId"])).collect();
         assert_eq!(ids.len(), 1);
         // A new key does not make it another mail; another tenant's is another mail.
         let headers = [JSON, ("idempotency-key", "k-1")];
-        let again = gateway.call("POST", "/v1/email/send", ADMIN, &headers, wishes[0].to_string()).await;
+        let again = gateway.call("POST", "/v1/email/send", ADMIN, &headers, bodies[0].to_string()).await;
         assert_eq!(text(&again.expect(201)["outboxId"]), *ids.first().unwrap());
         let other = gateway.key("other").await;
-        let theirs = gateway.send_as(&other, wishes[0].clone()).await;
+        let theirs = gateway.send_as(&other, bodies[0].clone()).await;
         assert!(!ids.contains(&theirs));
         for id in ids.iter().chain([&theirs]) {
             gateway.mail_in(id, "SENT").await;

@@ -102,8 +102,8 @@ async fn start(kind: crate::world::Kind) -> (Stranger, Proxy, Gateway) {
     let stranger = Stranger::start();
     let proxy = Proxy::start(stranger.port).await;
     let gateway = Gateway::with(kind, &open("smtp://127.0.0.1:9", "")).await;
-    let wish = json!({ "url": format!("http://{}/hooks", proxy.address), "secret": SECRET }).to_string();
-    gateway.call("PUT", PATH, ADMIN, &[("content-type", "application/json")], wish).await.expect(201);
+    let body = json!({ "url": format!("http://{}/hooks", proxy.address), "secret": SECRET }).to_string();
+    gateway.call("PUT", PATH, ADMIN, &[("content-type", "application/json")], body).await.expect(201);
     (stranger, proxy, gateway)
 }
 

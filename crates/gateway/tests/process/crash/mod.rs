@@ -6,12 +6,13 @@
 //! `ENTREGA_CRASH_CYCLES` sets how often, `ENTREGA_CRASH_SEED` which moments, `ENTREGA_CRASH_NODES` how many nodes.
 //!
 //! # Layout
-//! - `embedded`: one process over its own disk
+//! - `embedded`: one process over its own disk; `replays`: the same while it replays dead letters
 //! - `shared`: nodes over one Redis, and what is killed of them; `world`: those nodes; `senders`: who gives them work
 //!   all the while; `ledger`: what was sent, what was accepted, and what must have come of it
 
 mod embedded;
 mod ledger;
+mod replays;
 mod senders;
 mod shared;
 mod world;

@@ -32,9 +32,9 @@ impl Unread {
             ["serve", "--listen", "127.0.0.1:0", "--dev", "--store", "memory", "--data", folder.to_str().unwrap()];
         let mut child = command(&args).current_dir(folder).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
-        let url = line.split_once("listens on ").and_then(|(_, rest)| rest.split(';').next()).unwrap().to_owned();
+        let said = log.by_ref().lines().map_while(Result::ok);
+        let url = said.filter_map(|line| Some(line.split_once("listens on ")?.1.split(';').next()?.to_owned())).next();
+        let url = url.expect("it says where it listens");
         let filter = AddressFilter { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
         let client = Client::new(ClientConfig { filter, ..ClientConfig::default() }).unwrap();
         Unread { child, log, url, client, clock: Clock::system() }

@@ -1,4 +1,4 @@
-//! Wishes: who comes, when, and what for.
+//! Requests: who comes, when, and what for.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use entrega_core::job::Priority;
 use std::sync::Arc;
 
 use super::{
-    CALLERS_MS, CALLS_LANE, DOWN_LANE, MAIL_LANE, PACED_LANE, START, TENANTS, Wish, lane_name, ms, tenant_name,
+    CALLERS_MS, CALLS_LANE, DOWN_LANE, MAIL_LANE, PACED_LANE, PlannedRequest, START, TENANTS, lane_name, ms,
+    tenant_name,
 };
 use crate::connector::{self, CONNECTOR_LANE};
 use crate::route::{PARAM, PROXY_LANE};
@@ -21,21 +22,21 @@ use crate::route::{PARAM, PROXY_LANE};
 const QUESTIONS: u32 = 3;
 
 /// Some who come by themselves; in some runs, many at once besides.
-pub(super) fn draw(rng: &mut fastrand::Rng) -> Vec<Wish> {
-    let mut wishes: Vec<Wish> = (0..rng.u32(12..28)).map(|number| wish(rng, number)).collect();
+pub(super) fn draw(rng: &mut fastrand::Rng) -> Vec<PlannedRequest> {
+    let mut requests: Vec<PlannedRequest> = (0..rng.u32(12..28)).map(|number| request(rng, number)).collect();
     if rng.u32(0..3) == 0 {
-        burst(rng, &mut wishes);
+        burst(rng, &mut requests);
     }
     if rng.u32(0..3) == 0 {
-        questions(rng, &mut wishes);
+        questions(rng, &mut requests);
     }
     if rng.u32(0..3) == 0 {
-        calls(rng, &mut wishes);
+        calls(rng, &mut requests);
     }
-    wishes
+    requests
 }
 
-fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
+fn request(rng: &mut fastrand::Rng, number: u32) -> PlannedRequest {
     let lane = match rng.u32(0..14) {
         0..4 => CALLS_LANE,
         4..6 => DOWN_LANE,
@@ -48,13 +49,13 @@ fn wish(rng: &mut fastrand::Rng, number: u32) -> Wish {
         PROXY_LANE => Arc::new(question(rng.u32(0..QUESTIONS))),
         CONNECTOR_LANE => Arc::new(connector::call(number)),
         MAIL_LANE => Arc::new(mail(number)),
-        _ => Arc::new(Opaque(format!("wish {number}").into())),
+        _ => Arc::new(Opaque(format!("body {number}").into())),
     };
     // Some come together, so that there is a queue to take turns in.
     let at_ms = rng.u64(0..CALLERS_MS);
     let at_ms = if rng.bool() { at_ms / 2_000 * 2_000 } else { at_ms };
     let key = (rng.u32(0..3) == 0).then(|| format!("key-{number}"));
-    Wish {
+    PlannedRequest {
         at: START + ms(at_ms),
         tenant: tenant_name(rng.u32(0..TENANTS)),
         key: key.clone(),
@@ -76,45 +77,45 @@ fn question(number: u32) -> ProxyCall {
 }
 
 /// Many ask the same few questions at once.
-fn questions(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
+fn questions(rng: &mut fastrand::Rng, requests: &mut Vec<PlannedRequest>) {
+    let first = requests.len() as u32;
     let at = START + ms(rng.u64(0..CALLERS_MS));
     for number in 0..rng.u32(6..16) {
-        let mut wish = wish(rng, first + number);
-        wish.at = at + ms(rng.u64(0..1_500));
-        wish.job.lane = lane_name(PROXY_LANE);
-        wish.job.content = Arc::new(question(rng.u32(0..QUESTIONS)));
-        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
-        wishes.push(wish);
+        let mut request = request(rng, first + number);
+        request.at = at + ms(rng.u64(0..1_500));
+        request.job.lane = lane_name(PROXY_LANE);
+        request.job.content = Arc::new(question(rng.u32(0..QUESTIONS)));
+        (request.job.delay, request.job.ttl) = (Duration::ZERO, None);
+        requests.push(request);
     }
 }
 
 /// Many call the API at once.
-fn calls(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
+fn calls(rng: &mut fastrand::Rng, requests: &mut Vec<PlannedRequest>) {
+    let first = requests.len() as u32;
     let at = START + ms(rng.u64(0..CALLERS_MS));
     for number in first..first + rng.u32(6..16) {
-        let mut wish = wish(rng, number);
-        wish.at = at + ms(rng.u64(0..1_000));
-        wish.job.lane = lane_name(CONNECTOR_LANE);
-        wish.job.content = Arc::new(connector::call(number));
-        (wish.job.delay, wish.job.ttl) = (Duration::ZERO, None);
-        wishes.push(wish);
+        let mut request = request(rng, number);
+        request.at = at + ms(rng.u64(0..1_000));
+        request.job.lane = lane_name(CONNECTOR_LANE);
+        request.job.content = Arc::new(connector::call(number));
+        (request.job.delay, request.job.ttl) = (Duration::ZERO, None);
+        requests.push(request);
     }
 }
 
 /// One tenant wants much at once, another a little: they must take turns.
-fn burst(rng: &mut fastrand::Rng, wishes: &mut Vec<Wish>) {
-    let first = wishes.len() as u32;
+fn burst(rng: &mut fastrand::Rng, requests: &mut Vec<PlannedRequest>) {
+    let first = requests.len() as u32;
     let at = START + ms(rng.u64(0..CALLERS_MS));
     for number in 0..14 {
-        let mut wish = wish(rng, first + number);
-        wish.tenant = tenant_name(if number < 10 { 3 } else { 4 });
-        wish.at = at;
-        wish.job.lane = lane_name(CALLS_LANE);
-        wish.job.content = Arc::new(Opaque(Bytes::from_static(b"burst")));
-        (wish.job.priority, wish.job.delay, wish.job.ttl) = (Priority::Normal, Duration::ZERO, None);
-        wishes.push(wish);
+        let mut request = request(rng, first + number);
+        request.tenant = tenant_name(if number < 10 { 3 } else { 4 });
+        request.at = at;
+        request.job.lane = lane_name(CALLS_LANE);
+        request.job.content = Arc::new(Opaque(Bytes::from_static(b"burst")));
+        (request.job.priority, request.job.delay, request.job.ttl) = (Priority::Normal, Duration::ZERO, None);
+        requests.push(request);
     }
 }
 
@@ -126,7 +127,7 @@ fn mail(number: u32) -> Mail {
         to: vec![mailbox(format!("somebody{number}@example.com"))],
         cc: Vec::new(),
         bcc: Vec::new(),
-        subject: format!("wish {number}"),
+        subject: format!("body {number}"),
         text: Some("hello".into()),
         html: None,
         attachments: Vec::new(),
