@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -185,7 +185,7 @@ fn keep_new_key(path: &Path) -> Result<[u8; KEY_BYTES], SealError> {
 
 fn write_key(path: &Path, key: &[u8; KEY_BYTES]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     // Never over a file that somebody else has just made: what was sealed with its key would be lost.
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;

@@ -2,9 +2,9 @@
 //! Invariant: what passed here is its owner's alone, or the program does not start.
 //! Never: takes a directory away from others that is meant for everybody, such as `/tmp`.
 
-use std::fs::{DirBuilder, Permissions};
+use std::fs::Permissions;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::error::CliError;
@@ -13,24 +13,22 @@ const MODE_BITS: u32 = 0o7777;
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// Makes a directory that is its owner's alone, or makes the one that is there so.
+/// Makes a directory its owner's alone, if it is there. A new one is made so by whoever puts something durable into it, and
+/// sees to it that its name outlives a power cut: made here, it would be taken for one that was always there.
 pub(super) fn folder(path: &Path) -> Result<(), CliError> {
-    let file_error = |source| CliError::File { path: path.to_owned(), source };
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file_error)
-        }
-        Err(source) => Err(file_error(source)),
-        Ok(there) => close(path, there.permissions().mode(), 0o700),
-    }
+    close_if_there(path, 0o700)
 }
 
 /// Makes a file its owner's alone, if it is there.
 pub(super) fn file(path: &Path) -> Result<(), CliError> {
+    close_if_there(path, 0o600)
+}
+
+fn close_if_there(path: &Path, to: u32) -> Result<(), CliError> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(source) => Err(CliError::File { path: path.to_owned(), source }),
-        Ok(there) => close(path, there.permissions().mode(), 0o600),
+        Ok(there) => close(path, there.permissions().mode(), to),
     }
 }
 
@@ -66,7 +64,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (data, key) = (dir.path().join("data"), dir.path().join("data/admin-key"));
         folder(&data).unwrap();
-        assert_eq!(mode(&data), 0o700, "a new one");
+        assert!(!data.exists(), "whoever makes it syncs its name");
+        std::fs::create_dir(&data).unwrap();
         std::fs::set_permissions(&data, Permissions::from_mode(0o755)).unwrap();
         std::fs::write(&key, "").unwrap();
         std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();

@@ -2,9 +2,9 @@
 //! Invariant: it says where it listens only when it does; when it ends by itself it says why, with an exit code.
 //! Never: shows a key that it did not just make.
 
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ fn keep_new_key(path: &Path) -> Result<String, CliError> {
     private::file(path)?;
     let keep = || -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         writeln!(file, "{key}")?;
