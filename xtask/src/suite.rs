@@ -46,10 +46,23 @@ fn clippy() -> Command {
 
 /// Without benches and examples: they would be built for nothing.
 fn tests(missing: &Missing, left_out: &LeftOut) -> Command {
-    let mut command = if tools::has_cargo("nextest") { cargo(&["nextest", "run"]) } else { cargo(&["test"]) };
+    let mut command = match tools::has_cargo("nextest") {
+        true => {
+            let mut command = cargo(&["nextest", "run"]);
+            command.args(["--test-threads", &tests_at_once().to_string()]);
+            command
+        }
+        false => cargo(&["test"]),
+    };
     command.args(["--workspace", "--locked", "--lib", "--bins", "--tests"]).env(tools::WITHOUT, missing.names());
     command.env(LEFT_OUT, &left_out.0);
     command
+}
+
+/// More than there are cores: most tests wait most of the time, for a server, a process or a lease.
+fn tests_at_once() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    cores + cores.div_ceil(2)
 }
 
 /// The variable with the file in which tests that are left out write themselves down.

@@ -15,14 +15,20 @@ use fjall::{AbstractTree as _, Database, Keyspace};
 
 use super::tables::{Tables, is_damage};
 
-/// Runs of new tables that are worth a merge.
+/// Runs of new tables that are worth a merge in a quiet moment.
 const NEW_RUNS_MIN: usize = 4;
+/// The same while much is written: merging takes from whoever delivers. The engine itself slows writers down at 20.
+const NEW_RUNS_BUSY_MIN: usize = 12;
 /// Merges in a row of one table before others get their turn.
 const MERGES_MAX: usize = 8;
 /// Less than so much is not worth a merge of everything.
 const WHOLE_BYTES_MIN: u64 = 8 << 20;
 /// More written in a second is no quiet moment.
 const BUSY_BYTES: u64 = 4 << 20;
+/// The same from one look for new tables to the next.
+const BUSY_BYTES_A_LOOK: u64 = BUSY_BYTES / LOOKS_A_SECOND as u64;
+/// How often it is looked for new tables to merge.
+pub(super) const LOOKS_A_SECOND: u32 = 20;
 /// A table in which nothing changed for so many seconds is at rest.
 const REST_SECONDS: u32 = 10;
 /// Between two merges of everything in one table, at the least; and as many times as long as the last one took, about.
@@ -55,7 +61,9 @@ struct Turn {
 pub(super) struct Compaction {
     db: Database,
     turns: Vec<Turn>,
+    /// What had been written a second ago, and at the last look for new tables.
     written: u64,
+    looked_at: u64,
 }
 
 impl Compaction {
@@ -66,13 +74,16 @@ impl Compaction {
             let changes = table.approximate_len() as u64;
             Turn { table: table.clone(), wait: 0, held: 0, rest: 0, changes, seen: 0 }
         };
-        Compaction { db: tables.db.clone(), turns: all.map(turn).collect(), written: 0 }
+        Compaction { db: tables.db.clone(), turns: all.map(turn).collect(), written: 0, looked_at: 0 }
     }
 
     /// Merges new tables, a bounded number of times.
     pub(super) fn merge_new(&mut self, tables: &Tables) {
+        let written = tables.written();
+        let is_busy = written - std::mem::replace(&mut self.looked_at, written) > BUSY_BYTES_A_LOOK;
+        let worth_it = if is_busy { NEW_RUNS_BUSY_MIN } else { NEW_RUNS_MIN };
         for turn in &mut self.turns {
-            if turn.held > 0 || turn.table.tree.l0_run_count() < NEW_RUNS_MIN {
+            if turn.held > 0 || turn.table.tree.l0_run_count() < worth_it {
                 continue;
             }
             for _ in 0..MERGES_MAX {

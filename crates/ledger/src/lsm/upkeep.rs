@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::compaction::Compaction;
+use super::compaction::{Compaction, LOOKS_A_SECOND};
 use super::scrub::Scrub;
 use super::tables::Tables;
 use crate::LedgerError;
 
-/// How often it is looked for new tables to merge.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// In looks.
-const SECOND: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(1000 / LOOKS_A_SECOND as u64);
 
 /// The thread.
 pub(super) struct Upkeep {
@@ -40,7 +37,7 @@ impl Upkeep {
                 }
                 drop(is_stopped);
                 compaction.merge_new(&tables);
-                if look % SECOND == 0 {
+                if look % LOOKS_A_SECOND == 0 {
                     compaction.merge_whole(&tables, &store);
                     scrub.turn(&tables);
                 }
